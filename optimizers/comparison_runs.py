@@ -9,7 +9,7 @@ answered during the compilation is on disk, and is not asked again.
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from evals.running.evaluate import LoadedRun, load_run, run_request
 from evals.running.request import Request
@@ -24,15 +24,6 @@ from tools.models.budget import Budget
 # Parameters that a task sets by itself (Environment.hints).
 HINTS = {"lens", "attribute", "document", "target"}
 BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
-
-
-class SystemRun(NamedTuple):
-    """A finished run of one of the systems that a compilation compares."""
-
-    task: str  # as the request names it
-    split: str
-    system: str  # "as it was", "from the start" or "compiled"
-    folder: Path
 
 
 def write_command(
@@ -68,13 +59,12 @@ def make_test_request(request: CompileRequest, **changes: Any) -> Request:
     return request.run(**fields | changes)
 
 
-def describe_run(run: SystemRun) -> dict[str, str]:
-    """Return a run as learnt.json has it."""
-    return {**run._asdict(), "folder": str(run.folder)}
-
-
 class ComparisonRuns:
-    """Makes the runs of a compilation. They use the budget and the time that are left."""
+    """Makes the runs of a compilation. They use the budget and the time that are left.
+
+    The runs of a task on a split are a row: {"task", "split", "folders": system -> folder}. Systems
+    are "as it was", "from the start" and "compiled".
+    """
 
     def __init__(
         self,
@@ -92,23 +82,30 @@ class ComparisonRuns:
         if objective:
             self._compiled["instruction"] = objective
 
-    def answer_validation(self, candidate: Candidate) -> list[SystemRun]:
+    def answer_validation(self, candidate: Candidate) -> list[dict[str, Any]]:
         """Run the systems on the validation queries of a candidate, with the parameters that it was
         validated with.
         """
         inputs = self._inputs
+        environments = self._study.training.environments
+        validation = self._study.queries(candidate.digest, "validation")
         parameters = inputs.plan.parameters(inputs.plan.start)
-        budget = inputs.terms.budget
-        if not inputs.terms.books:
-            # The offline engine answers again, because no ledger has its answers; it costs nothing.
-            budget = Budget()
-        runs = []
-        for task, query_ids in self._validation_queries(candidate).items():
-            fields = {"task": task, "split": "dev", "query_ids": query_ids}
-            runs += self._run(parameters, budget, fields)
-        return runs
+        # The offline engine answers again, because no ledger has its answers; it costs nothing.
+        budget = inputs.terms.budget if inputs.terms.books else Budget()
+        rows = []
+        for task, environment in zip(inputs.request.tasks, environments, strict=True):
+            chosen = [query.query_id for query in validation if query in environment.queries]
+            if not chosen:
+                continue
+            twins = [environment.twins.get(query_id, query_id) for query_id in chosen]
+            # With several tasks an id begins with its task (trainset/splits.py).
+            prefix = f"{environment.task} " if len(environments) > 1 else ""
+            query_ids = [query_id.removeprefix(prefix) for query_id in chosen + twins]
+            fields = {"split": "dev", "query_ids": tuple(dict.fromkeys(query_ids))}
+            rows.append(self._run(task, parameters, budget, **fields))
+        return rows
 
-    def answer_test(self) -> list[SystemRun]:
+    def answer_test(self) -> list[dict[str, Any]]:
         """Run the systems on the test queries of the tasks that are held out.
 
         A parameter that a task sets by itself is left to each task, unless the request sets it.
@@ -118,37 +115,14 @@ class ComparisonRuns:
         for name, value in plan.parameters(plan.start).items():
             if name in plan.resolved.fixed or name not in HINTS:
                 parameters[name] = value
-        runs = []
-        for task in self._inputs.request.held_out_tasks:
-            runs += self._run(parameters, self._inputs.terms.budget, {"task": task})
-        return runs
+        budget = self._inputs.terms.budget
+        return [self._run(task, parameters, budget) for task in self._inputs.request.held_out_tasks]
 
-    def compare(self, runs: list[SystemRun]) -> list[dict[str, Any]]:
-        """Return a comparison for each task of the runs, by the metric of the objective."""
-        folders: dict[str, list[Path]] = {}
-        for run in runs:
-            folders.setdefault(run.task, []).append(run.folder)
-        metric = self._study.objective.metric
+    def compare(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the comparison of the runs of a row, by the metric of the objective."""
+        folders = [Path(folder) for folder in row["folders"].values()]
         is_forced = "instruction" in self._compiled
-        return [compare(paths, [metric], force=is_forced) for paths in folders.values()]
-
-    def _validation_queries(self, candidate: Candidate) -> dict[str, tuple[str, ...]]:
-        """Return the ids of validation queries by the task as the request names it."""
-        environments = self._study.training.environments
-        query_ids = {}
-        for task, environment in zip(self._inputs.request.tasks, environments, strict=True):
-            ids = []
-            for query in self._study.queries(candidate.digest, "validation"):
-                if self._study.tasks[query.query_id] == environment.task:
-                    # With several tasks an id begins with its task (trainset/splits.py).
-                    is_prefixed = len(environments) > 1
-                    prefix = f"{environment.task} " if is_prefixed else ""
-                    ids.append(query.query_id.removeprefix(prefix))
-                    if twin := environment.twins.get(query.query_id):
-                        ids.append(twin.removeprefix(prefix))
-            if ids:
-                query_ids[task] = tuple(dict.fromkeys(ids))
-        return query_ids
+        return compare(folders, [self._study.objective.metric], force=is_forced)
 
     def _list_systems(self, parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Return the fields of each system's runs; `parameters` are of the program before."""
@@ -161,11 +135,8 @@ class ComparisonRuns:
         return systems
 
     def _run(
-        self,
-        parameters: Mapping[str, Any],
-        budget: Budget,
-        fields: Mapping[str, Any],
-    ) -> list[SystemRun]:
+        self, task: str, parameters: Mapping[str, Any], budget: Budget, **fields: Any
+    ) -> dict[str, Any]:
         """Run each system on the queries that `fields` name; `parameters` are of the program before."""
 
         def open_with_budget(run: Request) -> LoadedRun:
@@ -174,17 +145,14 @@ class ComparisonRuns:
             return loaded
 
         inputs = self._inputs
-        runs = []
+        fields |= {"task": task, "metrics": (self._study.objective.metric,)}
+        split = fields.get("split", "test")
+        folders = {}
         for system, system_fields in self._list_systems(parameters).items():
-            request = make_test_request(
-                inputs.request,
-                metrics=(self._study.objective.metric,),
-                **fields,
-                **system_fields,
-            )
-            inputs.tell(f"{request.task}, {request.split} split, {system}")
+            inputs.tell(f"{task}, {split} split, {system}")
+            request = make_test_request(inputs.request, **fields, **system_fields)
             result = run_request(request, opening=open_with_budget)
             if result.problem:
                 raise result.problem
-            runs.append(SystemRun(request.task, request.split, system, result.folder))
-        return runs
+            folders[system] = str(result.folder)
+        return {"task": task, "split": split, "folders": folders}

@@ -7,7 +7,7 @@ prompts, and with `held_out` to run the program on it.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from evals.running import identity
 from evals.scoring.score_run import count_test_uses
 from optimizers import result_summary
 from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
-from optimizers.comparison_runs import ComparisonRuns, describe_run, write_command
+from optimizers.comparison_runs import ComparisonRuns, write_command
 from optimizers.evaluation_log import Candidate
 from optimizers.request import SAME, UNTRAINED, CompileRequest
 from optimizers.setup import CompilationInputs, compile_with, plan
@@ -288,27 +288,20 @@ def _compare_runs(
     runs = ComparisonRuns(inputs, study, Path(learnt["compiled"]), start, objective)
     queries = "validation queries"
     try:
-        validated = runs.answer_validation(best)
-        learnt["runs"] = list(map(describe_run, validated))
+        learnt["runs"] = runs.answer_validation(best)
         _write_learnt(study, learnt)
         queries = "test split"
         if inputs.request.held_out:
             tested = runs.answer_test()
-            learnt["runs"] += map(describe_run, tested)
-            learnt["held_out"] = _held_out(inputs, study, runs.compare(tested))
+            learnt["runs"] += tested
+            compared = list(map(runs.compare, tested))
+            learnt["held_out"] = compared[0]
+            if inputs.request.held_out != SAME or len(compared) > 1:
+                learnt["held_out"] = {"tasks": result_summary.list_held_out(compared, study)}
             _write_learnt(study, learnt)
     except SextantError as error:
         return error.saying(f"on the {queries}: {error}")
     return None
-
-
-def _held_out(
-    inputs: CompilationInputs, study: CandidateEvaluator, compared: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the comparison on test; over other or several tasks, a row for each."""
-    if inputs.request.held_out == SAME and len(compared) == 1:
-        return compared[0]
-    return {"tasks": result_summary.list_held_out(compared, study)}
 
 
 def _repeat_hint(problem: SextantError) -> str:

@@ -332,19 +332,14 @@ def _footings(learnt: Mapping[str, Any]) -> list[str]:
 
 def _runs(learnt: Mapping[str, Any]) -> list[str]:
     """Return the commands that show the runs of each task and split."""
-    by_queries: dict[str, list[Mapping[str, Any]]] = {}
-    for run in learnt.get("runs", ()):
-        queries_of_run = f"{run['task']}, {SPLITS[run['split']]}"
-        by_queries.setdefault(queries_of_run, []).append(run)
     force = " --force" if learnt["instruction"] else ""
     width = line_width(sys.stdout)
     lines = []
-    for queries_of_runs, runs in by_queries.items():
-        systems = ", ".join(run["system"] for run in runs)
-        folders = shlex.join(run["folder"] for run in runs)
+    for row in learnt.get("runs", ()):
+        folders = shlex.join(row["folders"].values())
         view = f"{typed_as('evals.view')} {folders}"
         compare = f"{typed_as('evals.compare')} {folders}{force}"
-        lines.append(f"runs of {queries_of_runs}: {systems}")
+        lines.append(f"runs of {row['task']}, {SPLITS[row['split']]}: {', '.join(row['folders'])}")
         lines += command_lines("  look at them:", view, width)
         lines += command_lines("  compare them:", compare, width)
     return lines
