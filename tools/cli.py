@@ -438,39 +438,33 @@ def _draw_bar(
     share: float,
     text: str,
 ) -> None:
-    global _bar, _printed_at
-    _printed_at = time.monotonic()
+    global _printed_at
     text = f"[{'=' * int(10 * share):10}] {text}"
-    room = shutil.get_terminal_size().columns - 1
-    stream = own_stream(sys.stderr) or sys.stderr
-    with suppress(OSError, ValueError):
-        stream.write(
-            f"\r{strip_control_characters(f'{title[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K"
-        )
-        stream.flush()
-        _bar = True
+    room = shutil.get_terminal_size().columns - 2 - len(text)
+    draw_line(f"{title[: max(0, room)]} {text}")
+    _printed_at = time.monotonic()
 
 
 def draw_line(text: str) -> None:
     """Write a line on the terminal over the last one that was drawn."""
-    global _bar
     room = shutil.get_terminal_size().columns - 1
-    stream = own_stream(sys.stderr) or sys.stderr
-    with suppress(OSError, ValueError):
-        stream.write(f"\r{strip_control_characters(text)[:room]}\x1b[K")
-        stream.flush()
-        _bar = True
+    _overwrite(strip_control_characters(text)[:room])
 
 
 def erase_line() -> None:
     """Remove a bar or a line that was drawn, if nothing was printed since."""
-    global _bar
     if _bar:
-        stream = own_stream(sys.stderr) or sys.stderr
-        with suppress(OSError, ValueError):
-            stream.write("\r\x1b[K")
-            stream.flush()
-        _bar = False
+        _overwrite("")
+
+
+def _overwrite(text: str) -> None:
+    """Write over the line that was drawn last; an empty text leaves none."""
+    global _bar
+    stream = own_stream(sys.stderr) or sys.stderr
+    with suppress(OSError, ValueError):
+        stream.write(f"\r{text}\x1b[K")
+        stream.flush()
+    _bar = bool(text)
 
 
 def last_output() -> float:
