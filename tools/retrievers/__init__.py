@@ -420,25 +420,14 @@ def _read_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[st
 
 def _read_value(label: str, value: Value, annotation: Any) -> Value:
     """Read an option as its annotation says: str, int, float, bool, a choice, a tuple of these."""
-    choices = typing.get_args(annotation)
-    if typing.get_origin(annotation) is tuple:
-        elements = value if isinstance(value, tuple) else (value,)
-        return tuple(_read_value(label, element, choices[0]) for element in elements)
-    if isinstance(value, tuple):
-        raise UsageError(f"{label} is one value, not a list")
-    if choices:
-        if value not in choices:
-            raise UsageError(f"{label} is {value!r}; it is one of {', '.join(choices)}")
-        return value
-    if annotation is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise UsageError(f"{label} is {value!r}; it is true or false")
-        return str(value).lower() == "true"
+    from tools.schemas import validate  # Pydantic, which --help does without
+
+    if typing.get_origin(annotation) is tuple and not isinstance(value, tuple):
+        value = (value,)
     try:
-        typed_value: Value = annotation(value)
-    except ValueError:
-        number = {int: "a whole number", float: "a number"}[annotation]
-        raise UsageError(f"{label} is {value!r}, which is not {number}") from None
+        typed_value: Value = validate(annotation, value, strict=False)
+    except ValueError as error:
+        raise UsageError(f"{label} is {value!r}; it {error}") from None
     if isinstance(typed_value, float) and not isfinite(typed_value):
         raise UsageError(f"{label} is {value!r}, which is not a finite number")
     return typed_value

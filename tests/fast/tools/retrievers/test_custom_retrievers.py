@@ -123,7 +123,7 @@ def test_what_breaks_the_contract_is_found_by_the_check(folder, command_of, righ
         ("of_mine.py:idle", "no retriever in"),
         ("of_mine.py:Bare", "its constructor takes `corpus`"),
         ("of_mine.py:Typed", "options by keyword, with a default and a type: str, int"),
-        ("of_mine.py:Fails(k=x)", "k is 'x', which is not a whole number"),
+        ("of_mine.py:Fails(k=x)", "k is 'x'; it should be a valid integer"),
         (
             "fusion(bm25,of_mine.py:Fails)",
             "cannot be built: ValueError: 3 is no good (of_mine.py, line 16)",
