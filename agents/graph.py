@@ -20,7 +20,7 @@ from langgraph.runtime import Runtime
 from programs.base import Program
 from tools.errors import UsageError
 from tools.models import call_context
-from tools.records import Query, Submission
+from tools.records import JsonObject, Query, Submission
 from tools.session import Session
 
 T = TypeVar("T")
@@ -69,13 +69,13 @@ class NodeContext:
 
     program: Any
     query: Query
-    snapshot: dict[str, Any] | None = None  # of a session to resume
+    snapshot: JsonObject | None = None  # of a session to resume
     start: ClassVar[Any]  # the first state of the graph
     ranking: ClassVar[Any]  # method that returns the documents of a state, best first
 
     def __post_init__(self) -> None:
         self.session: Session = self.program.toolbox.open(self.query, self.snapshot)
-        self.about: dict[str, Any] = {
+        self.about: JsonObject = {
             "objective": self.query.objective,
             "description": self.query.text,
         }
@@ -90,7 +90,7 @@ class Agent(Program):
 
     graph: ClassVar[Any]
 
-    def begin(self, query: Query, snapshot: dict[str, Any] | None = None) -> Any:
+    def begin(self, query: Query, snapshot: JsonObject | None = None) -> Any:
         """Open a session, or resume it from a `snapshot`; return the context of the graph."""
         return self.graph.context_schema(self, query, snapshot)
 

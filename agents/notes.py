@@ -30,17 +30,17 @@ from programs.multihop import MultiHop, MultiHopState
 from tools import files
 from tools.cli import AT_END
 from tools.errors import DataError, RunIncomplete
-from tools.records import Query, Submission
+from tools.records import JsonObject, Query, Submission
 from tools.session import SharedOnDeepcopy
 from tools.sqlite import close_when_unused
 
 
 class _NotesState(TypedDict, total=False):
-    found: dict[str, Any]  # programs.multihop.MultiHopState, as plain data
+    found: JsonObject  # programs.multihop.MultiHopState, as plain data
     hop: int  # hops that are done
     why: str  # why no further hop is made, once that is so
     ranking: list[str]  # there when the query is answered
-    session: dict[str, Any]  # a snapshot
+    session: JsonObject  # a snapshot
 
 
 class _NotesNodes(NodeContext):
@@ -54,7 +54,7 @@ class _NotesNodes(NodeContext):
     def ranking(self, state: _NotesState) -> list[str]:
         return state["ranking"]
 
-    def hop(self, state: _NotesState) -> dict[str, Any]:
+    def hop(self, state: _NotesState) -> JsonObject:
         self.session.hop = number = state["hop"] + 1
         # A copy, because a node must not change the state that it was given.
         hops_state = MultiHopState(**deepcopy(state["found"]))
@@ -70,7 +70,7 @@ class _NotesNodes(NodeContext):
             "session": self.session.snapshot(),
         }
 
-    def rank(self, state: _NotesState) -> dict[str, Any]:
+    def rank(self, state: _NotesState) -> JsonObject:
         ranking = self.program.rerank_first(
             self.session, self.query, MultiHopState(**state["found"]).ranking()
         )
@@ -115,7 +115,7 @@ class NotesAgent(Agent, MultiHop):
 
 
 class _Saver(SqliteSaver):
-    def restore(self, thread: str) -> dict[str, Any] | None:
+    def restore(self, thread: str) -> JsonObject | None:
         """Return the last state, if any. sqlite3.DatabaseError if it is damaged."""
         if (begun := self.get_tuple({"configurable": {"thread_id": thread}})) is None:
             return None

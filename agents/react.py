@@ -48,7 +48,7 @@ from tools.models.text_calls import (
     read_arguments,
 )
 from tools.models.tool_calls import ToolCalls
-from tools.records import Query, Usage
+from tools.records import JsonMapping, JsonObject, Query, Usage
 
 _STEP_TOKENS = 800  # of a good answer: a thought and a few calls
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
@@ -63,7 +63,7 @@ class Turn(pydantic.BaseModel):
     """One step of the agent: what it thought, what it called, what came back."""
 
     thought: str
-    calls: list[dict[str, Any]]  # {"name", "args"}
+    calls: list[JsonObject]  # {"name", "args"}
     results: list[str]  # one a call: text of documents is in them, as JSON
 
 
@@ -88,7 +88,7 @@ class _Turn(TypedDict):
     thought: str
     # {"name", "args"}, and "id" and "arguments" of the protocol; args is None where the arguments
     # could not be read
-    calls: list[dict[str, Any]]
+    calls: list[JsonObject]
     results: list[str]
     finish: str  # why the model's answer ended: "stop", "length", "refusal", ...
     # Of the answer, to be passed back with its calls: the thoughts before them, signatures
@@ -153,7 +153,7 @@ class React(Agent):
     cumulative: ClassVar[bool] = True
     least_calls: ClassVar[float] = 0.3
     # DSPy's interface alone has demonstrations and traces.
-    compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}
+    compiled_with: ClassVar[JsonMapping] = {"interface": "dspy"}
 
     steps: int = 12  # answers of the model
     per_search: int = 10  # documents a search
@@ -375,9 +375,7 @@ class _ReactTools(SearchTools):
         if self.strikes == STRIKES:
             self.stop_reason = "unusable"
 
-    def _call(
-        self, name: str, arguments: dict[str, Any] | None
-    ) -> tuple[str, InvalidAnswer | None]:
+    def _call(self, name: str, arguments: JsonObject | None) -> tuple[str, InvalidAnswer | None]:
         name = find_tool(name, [str(tool.name) for tool in self.tools])
         tool = next((tool for tool in self.tools if tool.name == name), None)
         if self.stop_reason:

@@ -9,7 +9,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import environments
 from environments.base import EmptySplit, Environment, Suite, TaskInfo
@@ -17,7 +17,7 @@ from tools import files
 from tools.errors import DataError
 from tools.files import sextant_home
 from tools.number_format import count_of, plural
-from tools.records import Query
+from tools.records import JsonObject, Query
 
 Columns = Mapping[str, str] | None  # as environments.load takes them
 SAMPLES = 3
@@ -49,11 +49,11 @@ def _read_facts(task: str) -> _SuiteFacts:
     return _SuiteFacts(suite, info, documents)
 
 
-def task_row(task: str) -> dict[str, Any]:
+def task_row(task: str) -> JsonObject:
     """Return the row of a task in the list, with counts of its current data and of the paper."""
     suite_name, name, _ = environments.split_name(task)
     _, facts, documents = _read_facts(task)
-    counts: dict[str, Any] = {
+    counts: JsonObject = {
         "documents": None,
         "dev": None,
         "test": None,
@@ -93,7 +93,7 @@ def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Env
     return {"dev": dev, "test": test}
 
 
-def task_card(task: str, data: str | None = None, columns: Columns = None) -> dict[str, Any]:
+def task_card(task: str, data: str | None = None, columns: Columns = None) -> JsonObject:
     """Return the facts that a user needs before running a task."""
     dev, test = _load_splits(task, data, columns).values()
     full_name = test.task
@@ -144,7 +144,7 @@ def task_card(task: str, data: str | None = None, columns: Columns = None) -> di
     }
 
 
-def _sample(environment: Environment, query: Query) -> dict[str, Any]:
+def _sample(environment: Environment, query: Query) -> JsonObject:
     """Return a query with a relevant document and an irrelevant one.
 
     If none is judged irrelevant, it is an unjudged document of its pool or corpus.

@@ -22,18 +22,19 @@ from evals.scoring import behaviour as behaviour_of_runs
 from evals.scoring import budget_curves, comparison
 from tools.errors import UsageError
 from tools.number_format import plural
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import Cell, ResultTable, TextBlock, html_of, render_terminal
 
 Run = str | Path | Result
 # A system of an experiment: a program's name, an object, or the fields of a request.
-System = str | Mapping[str, Any] | Callable[..., Any]
+System = str | JsonMapping | Callable[..., Any]
 
 
 @dataclass(frozen=True, repr=False)
 class TabledResult:
     """A result of several runs, which prints as its command does; `data` is what --json prints."""
 
-    data: Mapping[str, Any]
+    data: JsonMapping
     blocks: Sequence[TextBlock]
     # The table that becomes a data frame.
     table: ResultTable
@@ -50,7 +51,7 @@ class TabledResult:
     def _repr_html_(self) -> str:
         return html_of(self.blocks)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """Return all of it as plain data, as --json prints it."""
         return dict(self.data)
 
@@ -172,7 +173,7 @@ def _paths(runs: Sequence[Run]) -> list[Path]:
     return [run.folder if isinstance(run, Result) else Path(run) for run in runs]
 
 
-def _comparisons_table(result: Mapping[str, Any]) -> ResultTable:
+def _comparisons_table(result: JsonMapping) -> ResultTable:
     """Return a row for each run and metric, with all that is known of the difference."""
     rows = []
     heads = list(result["comparisons"][0])
@@ -181,7 +182,7 @@ def _comparisons_table(result: Mapping[str, Any]) -> ResultTable:
     return ResultTable("", heads, rows, names=(0, 1))
 
 
-def _experiment_table(result: Mapping[str, Any], labels: Sequence[str]) -> ResultTable:
+def _experiment_table(result: JsonMapping, labels: Sequence[str]) -> ResultTable:
     """Return a row for each system, with each metric and its p against the baseline."""
     metrics = [row["metric"] for row in result["by_metric"]]
     adjusted = {}

@@ -44,6 +44,7 @@ from tools.errors import (
 from tools.installation import find_page
 from tools.interrupts import is_interrupted
 from tools.number_format import plural
+from tools.records import JsonObject
 from tools.result_table import DefinitionList, TerminalBlock, show
 from tools.terminal import first_sentence
 from tools.waiting import announced
@@ -219,12 +220,12 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
 
     if not arguments.dry_run:
         earlier.count_all(requests.values(), budget, open_on_shared_budget)
-    results = list[dict[str, Any]]()
+    results = list[JsonObject]()
     problems = {}
     failed_queries = 0
     for task, request in requests.items():
         problem: SextantError | None = None
-        values: dict[str, Any] = {"task": task}
+        values: JsonObject = {"task": task}
         try:
             if arguments.dry_run:
                 with announced(f"estimating the cost of {task}"):
@@ -276,7 +277,7 @@ def show_programs(*, as_json: bool) -> None:
     """Print the programs and the agents, a line each, with the parameters of -P; those of installed
     packages name the package.
     """
-    rows = list[dict[str, Any]]()
+    rows = list[JsonObject]()
     blocks = list[TerminalBlock]()
     installed = {
         name: origin

@@ -3,11 +3,9 @@
 Names that tell several systems apart are in scoring/system_names.py.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from programs import SCHEMES
 from tools.cli import strip_control_characters
+from tools.records import JsonMapping
 
 
 def printable(text: object) -> str:
@@ -22,7 +20,7 @@ def model_name(name: str, program: str = "") -> str:
     return "offline, no language model" if name == "offline" else name
 
 
-def describe_task(scores: Mapping[str, Any]) -> str:
+def describe_task(scores: JsonMapping) -> str:
     """Return the task, split and judgements of a run, and whether its data is invented."""
     task = scores["task"]
     split = scores["split"]
@@ -36,7 +34,7 @@ def describe_task(scores: Mapping[str, Any]) -> str:
     return f"{text}  ({data})"
 
 
-def describe_system(scores: Mapping[str, Any]) -> str:
+def describe_system(scores: JsonMapping) -> str:
     """Return the program, retriever and model of a run."""
     program = scores["program"]
     retriever = scores["retriever"]

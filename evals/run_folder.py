@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import environments
 from environments.base import Environment
@@ -35,12 +35,21 @@ from tools.errors import (
     RunIncomplete,
     UsageError,
 )
-from tools.records import Document, Query, Usage, total, usage_from_json, usage_json
+from tools.records import (
+    Document,
+    JsonMapping,
+    JsonObject,
+    Query,
+    Usage,
+    total,
+    usage_from_json,
+    usage_json,
+)
 
 _LOG = logging.getLogger("sextant")
 
-Config = dict[str, Any]
-Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
+Config = JsonObject
+Outcome = JsonObject  # query_id, ranking, answer, trace, usage, error, traceback, seconds
 
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
@@ -173,7 +182,7 @@ def check_output(path: Path) -> None:
 
 
 @dataclass(eq=False)
-class JsonlIndex(Mapping[str, dict[str, Any]]):
+class JsonlIndex(Mapping[str, JsonObject]):
     """query_id -> row of a JSON Lines file, read on access: memory holds where each line begins, and its checksum.
 
     A line that differs from the line checked when the file was opened is refused.
@@ -181,16 +190,16 @@ class JsonlIndex(Mapping[str, dict[str, Any]]):
 
     path: Path
     starts: dict[str, int]
-    read: Callable[[bytes], dict[str, Any]] = (
+    read: Callable[[bytes], JsonObject] = (
         files.loads
     )  # makes the row of a line; ValueError where it is damaged
     checksums: dict[int, int] = field(default_factory=dict)  # where a line begins -> its CRC-32
 
-    def __getitem__(self, query_id: str) -> dict[str, Any]:
+    def __getitem__(self, query_id: str) -> JsonObject:
         [row] = self.rows([query_id])
         return row
 
-    def rows(self, query_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
+    def rows(self, query_ids: Iterable[str]) -> Iterator[JsonObject]:
         """Yield the rows of queries, in the order of `query_ids`."""
         starts = [(query_id, self.starts[query_id]) for query_id in query_ids]
         with self.path.open("rb", buffering=_LINES_AT_ONCE) as file:
@@ -203,7 +212,7 @@ class JsonlIndex(Mapping[str, dict[str, Any]]):
         query_id: str,
         start: int,
         line: bytes,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         checksum = self.checksums.get(start)
         if checksum is not None and checksum != zlib.crc32(line):
             changed = f"{self.path}, query {query_id!r} has changed since the file was opened"
@@ -410,7 +419,7 @@ def read_rows(
     path: Path,
     query_of: Callable[[bytes], str],
     *,
-    read: Callable[[bytes], dict[str, Any]] = files.loads,
+    read: Callable[[bytes], JsonObject] = files.loads,
     repair: bool = False,
     mend: str = "score the run again",
 ) -> JsonlIndex:
@@ -488,7 +497,7 @@ def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
     return {name: files.sha256(folder / name)[:_LENGTH] for name in names}
 
 
-def check_file(path: Path, scores: Mapping[str, Any]) -> None:
+def check_file(path: Path, scores: JsonMapping) -> None:
     """Raise ValueError if a file differs from the file that `scores` were made of or with; a
     missing file is no error.
     """
@@ -497,7 +506,7 @@ def check_file(path: Path, scores: Mapping[str, Any]) -> None:
         raise ValueError(f"{path.name} has changed since the run was scored")
 
 
-def seal_scores(scores: dict[str, Any]) -> dict[str, Any]:
+def seal_scores(scores: JsonObject) -> JsonObject:
     """Return the contents of scores.json with their digest."""
     text = json.dumps({key: value for key, value in scores.items() if key != "digest"})
     plain = json.dumps(
@@ -506,7 +515,7 @@ def seal_scores(scores: dict[str, Any]) -> dict[str, Any]:
     return scores | {"digest": hashlib.sha256(plain.encode()).hexdigest()[:_LENGTH]}
 
 
-def check_scores(scores: dict[str, Any], config_digest: str) -> None:
+def check_scores(scores: JsonObject, config_digest: str) -> None:
     """Raise ValueError if scores.json was edited, or was made with another configuration."""
     if "digest" in scores and seal_scores(scores)["digest"] != scores["digest"]:
         raise ValueError("scores.json was edited")

@@ -4,10 +4,10 @@ that ended. evals/running/run_status.py writes them.
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tools import files
 from tools.cli import strip_control_characters
+from tools.records import JsonObject
 
 STATUS = "status.json"
 SITTINGS = "sittings.jsonl"
@@ -15,7 +15,7 @@ LARGEST = 1 << 20  # bytes of a status
 OUT_OF_BUDGET = "out of budget"
 
 
-def read_status(path: Path) -> dict[str, Any] | None:
+def read_status(path: Path) -> JsonObject | None:
     """Return the status of the sitting that goes, or was killed; None if there is none."""
     with suppress(OSError):
         return files.read_object(
@@ -24,7 +24,7 @@ def read_status(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def read_sittings(path: Path) -> list[dict[str, Any]]:
+def read_sittings(path: Path) -> list[JsonObject]:
     """Return the sittings of the run in `path`; lines that cannot be read are left out."""
     sittings = []
     with suppress(OSError):

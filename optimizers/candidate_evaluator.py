@@ -42,7 +42,7 @@ from tools import number_format, schemas
 from tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
 from tools.models.client import DEADLINE
 from tools.models.provider_errors import format_refusal, responsible_party
-from tools.records import Query, Trace, total, usage_from_json
+from tools.records import JsonMapping, JsonObject, Query, Trace, total, usage_from_json
 
 # The key of the objective among a candidate's parameters.
 OBJECTIVE = "--instruction"
@@ -107,7 +107,7 @@ class CandidateEvaluator(EvaluationLog):
 
     # -- what an optimizer gets
 
-    def instrument(self, program: Any, parameters: Mapping[str, Any] | None = None) -> Any:
+    def instrument(self, program: Any, parameters: JsonMapping | None = None) -> Any:
         """Have calls of `program`, and of its copies, pass through the study."""
 
         def forward(this: Any, query_id: str, **_: Any) -> Rollout:
@@ -222,7 +222,7 @@ class CandidateEvaluator(EvaluationLog):
         self,
         program: Any,
         query_id: str,
-        parameters: Mapping[str, Any],
+        parameters: JsonMapping,
     ) -> Rollout:
         """Run the program on a query, score and log it. AbortCompilation if that is impossible now."""
         if self._stopped.is_set():
@@ -377,11 +377,11 @@ class TeleprompterContext:
     inputs: Any  # optimizers.setup.CompilationInputs: the plan, the models, and what makes programs
     request: CompileRequest
     student: Any  # the program, instrumented
-    options: Mapping[str, Any]
+    options: JsonMapping
     teacher_lm: Any | None  # that makes demonstrations in the student's place
 
     @property
-    def teacher_settings(self) -> dict[str, Any]:
+    def teacher_settings(self) -> JsonObject:
         """DSPy's form of the teacher."""
         return {} if self.teacher_lm is None else {"lm": self.teacher_lm}
 
@@ -391,4 +391,4 @@ class TeleprompterResult:
     """The result of a teleprompter: a program to validate, and its parts that are no prompts."""
 
     program: Any
-    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.compiled.Compiled
+    form: JsonMapping = field(default_factory=dict)  # fields of programs.compiled.Compiled

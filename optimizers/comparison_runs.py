@@ -7,7 +7,6 @@ answered during the compilation is on disk, and is not asked again.
 """
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from optimizers.request import CompileRequest
 from optimizers.setup import CompilationInputs
 from tools import cli_options
 from tools.models.budget import Budget
+from tools.records import JsonMapping, JsonObject
 
 # Parameters that a task sets by itself (Environment.hints).
 HINTS = {"lens", "attribute", "document", "target"}
@@ -50,7 +50,7 @@ def write_command(
 
 def make_test_request(request: CompileRequest, **changes: Any) -> Request:
     """Return the request of a run on the test split, with the program's own parameters."""
-    fields: dict[str, Any] = {
+    fields: JsonObject = {
         "split": "test",
         "limit": None,
         "retriever": None,
@@ -78,11 +78,11 @@ class ComparisonRuns:
         self._inputs = inputs
         self._study = study
         self._start = start
-        self._compiled: dict[str, Any] = {"compiled": compiled_file}
+        self._compiled: JsonObject = {"compiled": compiled_file}
         if objective:
             self._compiled["instruction"] = objective
 
-    def answer_validation(self, candidate: Candidate) -> list[dict[str, Any]]:
+    def answer_validation(self, candidate: Candidate) -> list[JsonObject]:
         """Run the systems on the validation queries of a candidate, with the parameters that it was
         validated with.
         """
@@ -105,7 +105,7 @@ class ComparisonRuns:
             rows.append(self._run(task, parameters, budget, **fields))
         return rows
 
-    def answer_test(self) -> list[dict[str, Any]]:
+    def answer_test(self) -> list[JsonObject]:
         """Run the systems on the test queries of the tasks that are held out.
 
         A parameter that a task sets by itself is left to each task, unless the request sets it.
@@ -118,25 +118,23 @@ class ComparisonRuns:
         budget = self._inputs.terms.budget
         return [self._run(task, parameters, budget) for task in self._inputs.request.held_out_tasks]
 
-    def compare(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def compare(self, row: JsonMapping) -> JsonObject:
         """Return the comparison of the runs of a row, by the metric of the objective."""
         folders = [Path(folder) for folder in row["folders"].values()]
         is_forced = "instruction" in self._compiled
         return compare(folders, [self._study.objective.metric], force=is_forced)
 
-    def _list_systems(self, parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    def _list_systems(self, parameters: JsonMapping) -> dict[str, JsonMapping]:
         """Return the fields of each system's runs; `parameters` are of the program before."""
         retriever = str(self._inputs.plan.resolved.retriever)
         before = {"parameters": parameters, "retriever": retriever}
-        systems: dict[str, Mapping[str, Any]] = {"as it was": before}
+        systems: dict[str, JsonMapping] = {"as it was": before}
         if self._start:
             systems["from the start"] = {**before, "compiled": self._start}
         systems["compiled"] = self._compiled
         return systems
 
-    def _run(
-        self, task: str, parameters: Mapping[str, Any], budget: Budget, **fields: Any
-    ) -> dict[str, Any]:
+    def _run(self, task: str, parameters: JsonMapping, budget: Budget, **fields: Any) -> JsonObject:
         """Run each system on the queries that `fields` name; `parameters` are of the program before."""
 
         def open_with_budget(run: Request) -> LoadedRun:

@@ -7,10 +7,10 @@ prompts, and with `held_out` to run the program on it.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from environments import load
 from evals import run_folder
@@ -31,14 +31,14 @@ from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import model_spec as models
 from tools.models import secrets
 from tools.number_format import plural
-from tools.records import usage_json
+from tools.records import JsonMapping, JsonObject, usage_json
 from tools.waiting import announced
 
 
 class CompilationResult(NamedTuple):
     """The result of a compilation, and the reason if it ended before its end."""
 
-    learnt: dict[str, Any]  # as in learnt.json, with "looks", the uses of the test split so far
+    learnt: JsonObject  # as in learnt.json, with "looks", the uses of the test split so far
     problem: SextantError | None
 
 
@@ -228,9 +228,7 @@ def _conclude(
     return CompilationResult(learnt, problem)
 
 
-def _list_leaks(
-    inputs: CompilationInputs, compiled: Compiled, objective: str
-) -> list[dict[str, Any]]:
+def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -> list[JsonObject]:
     """Return the texts of judged documents and queries that the prompts or the objective repeat."""
     texts = result_summary.list_texts(compiled)
     if objective:
@@ -278,7 +276,7 @@ def _compare_runs(
     inputs: CompilationInputs,
     study: CandidateEvaluator,
     best: Candidate,
-    learnt: dict[str, Any],
+    learnt: JsonObject,
 ) -> SextantError | None:
     """Run the program as it was and compiled, and add the runs and their comparison on test to
     `learnt`; return the reason of an early end.
@@ -309,7 +307,7 @@ def _repeat_hint(problem: SextantError) -> str:
     return "the same command" + (" with a larger budget" if is_budget else "")
 
 
-def _write_learnt(study: CandidateEvaluator, learnt: Mapping[str, Any]) -> None:
+def _write_learnt(study: CandidateEvaluator, learnt: JsonMapping) -> None:
     run_folder.write(study.folder / "learnt.json", json.dumps(learnt, indent=2) + "\n")
 
 
@@ -343,9 +341,7 @@ def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candid
     )
 
 
-def _origin(
-    inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate
-) -> dict[str, Any]:
+def _origin(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate) -> JsonObject:
     request = inputs.request
     training = study.training
     start = inputs.plan.resolved.compiled
@@ -377,7 +373,7 @@ def _describe(
     study: CandidateEvaluator,
     file: Path,
     instruction: Path | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the part of learnt.json about the compiled program and its command."""
     request = inputs.request
     training = study.training

@@ -14,7 +14,7 @@ from typing import Any
 from programs.compiled import Prompt, get_prompts
 from tools import files, schemas
 from tools.errors import AbortCompilation, RunIncomplete
-from tools.records import Query
+from tools.records import JsonMapping, JsonObject, Query
 from tools.schemas import Amount, Count, Number
 
 
@@ -24,7 +24,7 @@ class Candidate:
 
     digest: str  # eight hex digits over the rest
     prompts: Mapping[str, Prompt]  # by predictor
-    parameters: Mapping[str, Any]  # that are tuned, and not prompts
+    parameters: JsonMapping  # that are tuned, and not prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class EvaluationLog:
         self.before = ""
         self.start = ""
         # Digests of the candidates that an optimizer returned, with their parts that are no prompts.
-        self.returned: dict[str, Mapping[str, Any]] = {}
+        self.returned: dict[str, JsonMapping] = {}
         self.fold = 0
         self.fold_of = dict[str, int]()
         self._dev = queries_by_part["train"]
@@ -143,7 +143,7 @@ class EvaluationLog:
         evaluated = len(self.evaluations_of(digest, part_name))
         return 0 < evaluated == len(self.queries(digest, part_name))
 
-    def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
+    def candidate(self, program: Any, parameters: JsonMapping) -> Candidate:
         """Return the present state of a program as a candidate; a new candidate is logged."""
         prompts = get_prompts(program)
         digest = _digest(prompts, parameters)
@@ -179,17 +179,17 @@ class EvaluationLog:
 
 
 def _read_candidate(line: bytes) -> Candidate:
-    candidate = schemas.build_dataclass(Candidate, schemas.parse_json_exact(dict[str, Any], line))
+    candidate = schemas.build_dataclass(Candidate, schemas.parse_json_exact(JsonObject, line))
     if candidate.digest != _digest(candidate.prompts, candidate.parameters):
         raise ValueError("it was edited")
     return candidate
 
 
 def _read_evaluation(line: bytes) -> Evaluation:
-    return schemas.build_dataclass(Evaluation, schemas.parse_json(dict[str, Any], line))
+    return schemas.build_dataclass(Evaluation, schemas.parse_json(JsonObject, line))
 
 
-def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:
+def _digest(prompts: Mapping[str, Prompt], parameters: JsonMapping) -> str:
     states = {
         name: [prompt.instructions, prompt.demos, *filter(None, [prompt.descriptions])]
         for name, prompt in prompts.items()

@@ -4,8 +4,7 @@ teleprompters.
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_rows
 from optimizers.result_summary import SHORT, shorten
@@ -14,6 +13,7 @@ from tools import plugins
 from tools.cli import line_width, print_json, print_stdout, strip_control_characters, typed_as
 from tools.errors import UsageError
 from tools.number_format import count_of, number, plural, queries
+from tools.records import JsonMapping
 from tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
 from tools.wrapping import command_lines
 
@@ -23,7 +23,7 @@ SPLITS = {"dev": "validation queries", "test": "test queries"}
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
 
 
-def print_result(learnt: Mapping[str, Any], *, as_json: bool = False) -> None:
+def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
     """Print the result on stdout; `learnt` is as learnt.json has it."""
     if as_json:
         print_json(learnt, kept="in learnt.json")
@@ -87,7 +87,7 @@ def _accepted_options(row: Teleprompter) -> list[str]:
     return accepted
 
 
-def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[TextBlock]:
+def _tasks(title: str, rows: Sequence[JsonMapping]) -> list[TextBlock]:
     if not rows:
         return []
     named = []
@@ -97,7 +97,7 @@ def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[TextBlock]:
     return [ResultTable(title, ["task", *HEADS], metric_rows(named))]
 
 
-def _headings(learnt: Mapping[str, Any]) -> list[str]:
+def _headings(learnt: JsonMapping) -> list[str]:
     data = learnt["data"]
     note = "mini: bundled, invented" if data == "mini" else data
     student = learnt["lm"]
@@ -127,7 +127,7 @@ def _headings(learnt: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _candidates(learnt: Mapping[str, Any]) -> ResultTable:
+def _candidates(learnt: JsonMapping) -> ResultTable:
     is_tuned = any(row["parameters"] for row in learnt["candidates"])
     has_folds = any("change" in row for row in learnt["candidates"])
     heads = ["candidate", "validation", "95 % interval"]
@@ -160,7 +160,7 @@ def _candidates(learnt: Mapping[str, Any]) -> ResultTable:
     return ResultTable("", heads, rows, names=names)
 
 
-def _candidate_name(row: Mapping[str, Any], kept_candidate: str) -> str:
+def _candidate_name(row: JsonMapping, kept_candidate: str) -> str:
     name = str(row["candidate"])
     if row["before"]:
         name += " (before)"
@@ -171,17 +171,17 @@ def _candidate_name(row: Mapping[str, Any], kept_candidate: str) -> str:
     return name
 
 
-def _list_parameters(parameters: Mapping[str, Any]) -> str:
+def _list_parameters(parameters: JsonMapping) -> str:
     return " ".join(f"{name}={shorten(str(value))}" for name, value in parameters.items())
 
 
-def _interval(measured: Mapping[str, Any]) -> str:
+def _interval(measured: JsonMapping) -> str:
     low = measured["low"]
     high = measured["high"]
     return "" if low is None else f"{low:.4f} to {high:.4f}"
 
 
-def _mean(measured: Mapping[str, Any], *, is_complete: bool) -> str:
+def _mean(measured: JsonMapping, *, is_complete: bool) -> str:
     mean = measured["mean"]
     if mean is None:
         return ""
@@ -191,7 +191,7 @@ def _mean(measured: Mapping[str, Any], *, is_complete: bool) -> str:
     return f"{mean:.4f} ({count})"
 
 
-def _notes(learnt: Mapping[str, Any]) -> list[str]:
+def _notes(learnt: JsonMapping) -> list[str]:
     lines = []
     hidden_count = len(learnt["candidates"]) - ROWS
     if hidden_count > 0:
@@ -204,7 +204,7 @@ def _notes(learnt: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _gain(learnt: Mapping[str, Any]) -> list[str]:
+def _gain(learnt: JsonMapping) -> list[str]:
     if learnt["kept"] == "before":
         return [_no_gain(learnt)]
     gain = learnt["gain"]
@@ -225,7 +225,7 @@ def _gain(learnt: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _no_gain(learnt: Mapping[str, Any]) -> str:
+def _no_gain(learnt: JsonMapping) -> str:
     reason = "no other candidate came to validation"
     if learnt["gain"]["candidates"]:
         reason = "no candidate is better on the validation queries"
@@ -236,19 +236,19 @@ def _no_gain(learnt: Mapping[str, Any]) -> str:
     )
 
 
-def _gain_interval(gain: Mapping[str, Any]) -> str:
+def _gain_interval(gain: JsonMapping) -> str:
     low = gain["low"]
     high = gain["high"]
     return "" if low is None else f" ({low:+.4f} to {high:+.4f})"
 
 
-def _correction(gain: Mapping[str, Any]) -> str:
+def _correction(gain: JsonMapping) -> str:
     count = gain["candidates"]
     corrected = gain["p_corrected"]
     return f", times {plural(count, 'candidate')} {corrected:.3g}" if count > 1 else ""
 
 
-def _verdict(gain: Mapping[str, Any]) -> str:
+def _verdict(gain: JsonMapping) -> str:
     if gain["significant"]:
         return "significant"
     detectable = gain["detectable"]
@@ -257,7 +257,7 @@ def _verdict(gain: Mapping[str, Any]) -> str:
     return f"not significant, so many queries show {detectable:.4f}"
 
 
-def _changes(learnt: Mapping[str, Any]) -> list[str]:
+def _changes(learnt: JsonMapping) -> list[str]:
     lines = []
     for name, (old_value, new_value) in learnt["parameters"].items():
         old = strip_control_characters(str(old_value)) or '""'
@@ -275,7 +275,7 @@ def _changes(learnt: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _queries_moved(learnt: Mapping[str, Any]) -> list[str]:
+def _queries_moved(learnt: JsonMapping) -> list[str]:
     moved = learnt["moved"]
     if not moved:
         return []
@@ -290,7 +290,7 @@ def _queries_moved(learnt: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _leaks_found(learnt: Mapping[str, Any]) -> list[str]:
+def _leaks_found(learnt: JsonMapping) -> list[str]:
     leaks = learnt["leaks"]
     if not leaks:
         return []
@@ -311,7 +311,7 @@ def _leaks_found(learnt: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _footings(learnt: Mapping[str, Any]) -> list[str]:
+def _footings(learnt: JsonMapping) -> list[str]:
     lines = []
     if left_out := learnt["queries"]["left_out"]:
         count = queries(len(left_out))
@@ -330,7 +330,7 @@ def _footings(learnt: Mapping[str, Any]) -> list[str]:
     return lines + _runs(learnt)
 
 
-def _runs(learnt: Mapping[str, Any]) -> list[str]:
+def _runs(learnt: JsonMapping) -> list[str]:
     """Return the commands that show the runs of each task and split."""
     force = " --force" if learnt["instruction"] else ""
     width = line_width(sys.stdout)
@@ -345,7 +345,7 @@ def _runs(learnt: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _cost(learnt: Mapping[str, Any]) -> str:
+def _cost(learnt: JsonMapping) -> str:
     usage = learnt["usage"]
     calls = usage["calls"]
     if learnt["lm"] == "offline":

@@ -10,7 +10,7 @@ is itself a way to gain. result_report.py prints it.
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +19,7 @@ from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
 from optimizers.evaluation_log import Candidate, Evaluation
 from optimizers.trainset.demonstrations import texts_in
 from programs.compiled import Compiled, Prompt
-from tools.records import Usage, usage_json
+from tools.records import JsonMapping, JsonObject, Usage, usage_json
 
 SIGNIFICANT = 0.05
 SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff
@@ -52,7 +52,7 @@ def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
     )
 
 
-def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> dict[str, Any]:
+def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
     """Return the paired difference to the program before, on the candidate's validation queries."""
     before = study.values(study.before, "validation", candidate.digest)
     after = study.values(candidate.digest, "validation", candidate.digest)
@@ -76,19 +76,19 @@ def measure_candidate(
     digest: str,
     part_name: str,
     like: str = "",
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the mean of a candidate's values, its 95 % interval, and the number of queries.
 
     `like` is another candidate, on whose queries of the part the values are taken.
     """
     values = study.values(digest, part_name, like)
-    summary: dict[str, Any] = dict.fromkeys(("mean", "low", "high"))
+    summary: JsonObject = dict.fromkeys(("mean", "low", "high"))
     if values:
         summary = bootstrap_mean(values)._asdict()
     return {**summary, "queries": len(values)}
 
 
-def list_tasks(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str, Any]]:
+def list_tasks(study: CandidateEvaluator, candidate: Candidate) -> list[JsonObject]:
     """Return a row for each task with the gain on its validation queries; none for a single task."""
     before = study.evaluations_of(study.before, "validation", candidate.digest)
     after = study.evaluations_of(candidate.digest, "validation", candidate.digest)
@@ -115,9 +115,7 @@ def _values_of_task(
     ]
 
 
-def list_held_out(
-    compared: Sequence[Mapping[str, Any]], study: CandidateEvaluator
-) -> list[dict[str, Any]]:
+def list_held_out(compared: Sequence[JsonMapping], study: CandidateEvaluator) -> list[JsonObject]:
     """Return a row for each task with the gain on its test queries."""
     rows = []
     for comparison in compared:
@@ -127,7 +125,7 @@ def list_held_out(
     return _adjust(rows)
 
 
-def _adjust(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _adjust(rows: Sequence[JsonMapping]) -> list[JsonObject]:
     """Add to each row its p, corrected by Holm for all these tasks."""
     adjusted = iter(holm([row["p"] for row in rows if row["p"] is not None]))
     corrected = []
@@ -137,7 +135,7 @@ def _adjust(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return corrected
 
 
-def list_candidates(study: CandidateEvaluator) -> list[dict[str, Any]]:
+def list_candidates(study: CandidateEvaluator) -> list[JsonObject]:
     """Return a row for each candidate: its scores and its cost, the best on validation first."""
     rows = []
     for candidate in study.candidates.values():
@@ -151,12 +149,12 @@ def list_candidates(study: CandidateEvaluator) -> list[dict[str, Any]]:
 
 def _candidate_row(
     study: CandidateEvaluator, candidate: Candidate, evaluations: Sequence[Evaluation]
-) -> dict[str, Any]:
+) -> JsonObject:
     digest = candidate.digest
     is_whole = study.is_whole(digest, "validation")
     prices = [evaluation.list_usd for evaluation in evaluations]
     known_prices = [price for price in prices if price is not None]
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "candidate": digest,
         "before": digest == study.before,
         "start": digest == study.start,
@@ -178,7 +176,7 @@ def _candidate_row(
     return row
 
 
-def _order_of_candidates(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _order_of_candidates(row: JsonMapping) -> tuple[Any, ...]:
     # Candidates with all validation queries come first: a mean over three queries is no rival of a
     # mean over fifty. Equal ones are in the order of their digests, because the order in which they
     # came may depend on which thread was first.
@@ -196,13 +194,13 @@ def summarise(
     candidate: Candidate,
     usage: Usage,
     stopped: str,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the content of learnt.json; `stopped` is the reason for an early end.
 
     "leaks", the texts of judged documents and queries that prompts repeat, are added afterwards.
     """
     digest = candidate.digest
-    summary: dict[str, Any] = {
+    summary: JsonObject = {
         "kept": {study.start: "start", study.before: "before"}.get(digest, "compiled"),
         "candidate": digest,
         "before": measure_candidate(study, study.before, "validation", digest),
@@ -284,7 +282,7 @@ def shorten(value: Any) -> str:
     return line if len(line) <= SHORT else f"{line[:SHORT]}..."
 
 
-def _moved(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str, Any]]:
+def _moved(study: CandidateEvaluator, candidate: Candidate) -> list[JsonObject]:
     """Return the queries whose value changed, the largest gain first."""
     before = study.evaluations_of(study.before, "validation", candidate.digest)
     after = study.evaluations_of(candidate.digest, "validation")

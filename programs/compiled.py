@@ -28,7 +28,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.models.prompting import with_instructions
 from tools.number_format import plural
-from tools.records import Document, Query, Submission, Trace, total
+from tools.records import Document, JsonMapping, JsonObject, Query, Submission, Trace, total
 from tools.retrievers.fusion import reciprocal_rank_fusion
 from tools.retrievers.lexical.bm25 import BM25
 from tools.schemas import Count
@@ -38,7 +38,7 @@ FORMAT = 1
 NAME = "compiled.json"
 BY_HAND = "hand"  # in place of an optimizer's name: a user's own prompts
 
-Demo = dict[str, Any]  # field -> value, plain data
+Demo = JsonObject  # field -> value, plain data
 
 
 def _get_versions() -> dict[str, str]:
@@ -82,13 +82,13 @@ class Compiled:
     """A compiled program. `origin` is for the reader: task, split, optimizer, models, versions, cost, scores."""
 
     program: str
-    parameters: Mapping[str, Any]
+    parameters: JsonMapping
     retriever: str
     prompts: Mapping[str, Prompt]
     members: tuple["Compiled", ...] = ()  # of an ensemble
     neighbours: tuple[NeighbourExample, ...] = ()
     nearest: int = 0  # of the neighbours, how many a query gets
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: JsonMapping = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=_get_versions)
 
     def digest(self) -> str:
@@ -220,7 +220,7 @@ def _bare(field: str) -> str:
     return re.sub(r"\b(?:\w+\.)+", "", field)
 
 
-def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
+def _without_origin(body: JsonObject) -> JsonObject:
     content = {name: value for name, value in body.items() if name not in ("origin", "versions")}
     for prompt in body["prompts"].values():
         if not prompt["descriptions"]:

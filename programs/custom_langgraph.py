@@ -26,7 +26,7 @@ from tools.models.call_context import PredictorCall, expose_call
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, identify, read_arguments
 from tools.models.tool_calls import ToolCalls
-from tools.records import Query
+from tools.records import JsonObject, Query
 from tools.session import SharedOnDeepcopy
 from tools.threads import EventLoop, run_coroutine
 
@@ -41,8 +41,8 @@ class Tool(StructuredTool):
         return self.func(*arguments, **named)  # type: ignore[misc]  # all have one
 
     def _parse_input(
-        self, tool_input: str | dict[str, Any], tool_call_id: str | None
-    ) -> str | dict[str, Any]:
+        self, tool_input: str | JsonObject, tool_call_id: str | None
+    ) -> str | JsonObject:
         if isinstance(tool_input, dict):
             parameters = inspect.signature(self.func or self).parameters
             kinds = {name: parameter.annotation for name, parameter in parameters.items()}
@@ -53,8 +53,8 @@ class Tool(StructuredTool):
 class NextMessage(dspy.Signature):
     """Write the next message of a conversation: what is to be said, or one call or more of the tools."""
 
-    tools: list[dict[str, Any]] = dspy.InputField(desc="what can be called")
-    conversation: list[dict[str, Any]] = dspy.InputField(desc="the messages so far, oldest first")
+    tools: list[JsonObject] = dspy.InputField(desc="what can be called")
+    conversation: list[JsonObject] = dspy.InputField(desc="the messages so far, oldest first")
     message: str = dspy.OutputField(desc="what is said; may be empty beside calls")
     calls: ToolCalls = dspy.OutputField(desc="calls of tools; none where the message is an answer")
 
@@ -62,7 +62,7 @@ class NextMessage(dspy.Signature):
 class Model(BaseChatModel):
     """The run's own model, as LangChain has models. If it takes no tools, they are fields of a prompt."""
 
-    offered: tuple[dict[str, Any], ...] = ()
+    offered: tuple[JsonObject, ...] = ()
 
     @property
     def _llm_type(self) -> str:
@@ -95,7 +95,7 @@ class Model(BaseChatModel):
         )
         return ChatResult(generations=[ChatGeneration(message=message)])
 
-    def _converse(self, conversation: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def _converse(self, conversation: list[JsonObject]) -> JsonObject | None:
         """Return the next message by the protocol's interface for tools; None if the model has none."""
         model = dspy.settings.lm
         if getattr(model, "tools", None) is None:
@@ -130,7 +130,7 @@ class Model(BaseChatModel):
             "parts": answer.get("parts", {}),
         }
 
-    def _fill(self, conversation: list[dict[str, Any]]) -> dict[str, Any]:
+    def _fill(self, conversation: list[JsonObject]) -> dict[str, Any]:
         """Return the next message as the fields of a prompt."""
         answer = ask(
             dspy.Predict(NextMessage),

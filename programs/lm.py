@@ -5,7 +5,7 @@ RUNS/answers.sqlite3.
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tools.models.storage.ledger import Ledger
 from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
 from tools.number_format import number, plural
-from tools.records import Usage, usage_from_json, usage_json
+from tools.records import JsonMapping, JsonObject, Usage, usage_from_json, usage_json
 from tools.result_table import show
 from tools.text import message_text
 
@@ -155,7 +155,7 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
         written = {}
         for name, row in models.items():
             written[name] = {**row, "usage": usage_json(row["usage"])}
-        result: dict[str, Any] = {
+        result: JsonObject = {
             "answers": str(answers.path),
             "models": written,
             "runs": runs,
@@ -175,9 +175,9 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
 
 def _sum_by_model(
     answers: ResponseCache, condition: str, values: Sequence[Any]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     """Return the answers, their usage, and the days of the first and the last, by model."""
-    models: dict[str, dict[str, Any]] = {}
+    models: dict[str, JsonObject] = {}
     columns = ("key", "model", "usage", "at")
     for answer_row in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
         day = _day(answer_row["at"])
@@ -188,7 +188,7 @@ def _sum_by_model(
     return models
 
 
-def _model_line(name: str, row: Mapping[str, Any]) -> str:
+def _model_line(name: str, row: JsonMapping) -> str:
     usage: Usage = row["usage"]
     count = row["answers"]
     first = row["first"]
@@ -199,7 +199,7 @@ def _model_line(name: str, row: Mapping[str, Any]) -> str:
     )
 
 
-def _call_line(call: Mapping[str, Any]) -> str:
+def _call_line(call: JsonMapping) -> str:
     input_tokens = call["usage"]["input_tokens"]
     output_tokens = call["usage"]["output_tokens"]
     tokens = f"{plural(input_tokens, 'token')} in, {output_tokens:,} out"
@@ -217,7 +217,7 @@ def _call_line(call: Mapping[str, Any]) -> str:
     return "  ".join(columns)
 
 
-def _run_line(run: str, books: Mapping[str, Any]) -> str:
+def _run_line(run: str, books: JsonMapping) -> str:
     counts = [f"{count} {fault}" for fault, count in books["faults"].items()]
     faults = f" ({', '.join(counts)})" if counts else ""
     folder = run.rpartition("/")[0]
@@ -232,9 +232,7 @@ def _run_line(run: str, books: Mapping[str, Any]) -> str:
     )
 
 
-def _calls(
-    answers: ResponseCache, condition: str, values: Sequence[Any]
-) -> Iterator[dict[str, Any]]:
+def _calls(answers: ResponseCache, condition: str, values: Sequence[Any]) -> Iterator[JsonObject]:
     """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
     columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
     for row in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
@@ -266,7 +264,7 @@ def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     )
 
 
-def _call_lines(call: dict[str, Any]) -> Iterator[str]:
+def _call_lines(call: JsonObject) -> Iterator[str]:
     """Yield the lines of a call: the request, message by message, and the response."""
     usage = usage_from_json(call["usage"])
     first = "" if call["first"] is None else f", {call['first']:.2f} s to the first token"
@@ -364,7 +362,7 @@ def _checked(key: str) -> str:
     return key
 
 
-def _report_done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
+def _report_done(arguments: argparse.Namespace, text: str, row: JsonObject) -> None:
     if arguments.json:
         print_json(row)
     else:

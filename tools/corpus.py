@@ -34,7 +34,7 @@ from typing import Any, Literal, Self
 
 from tools import files as disk
 from tools.errors import DataError
-from tools.records import Document
+from tools.records import Document, JsonObject
 
 _LOG = logging.getLogger("sextant")
 
@@ -297,10 +297,10 @@ class StoredCorpus(Corpus):
         return Document(doc_id, text, title, parent)
 
 
-def _read_meta(folder: Path) -> dict[str, Any]:
+def _read_meta(folder: Path) -> JsonObject:
     """Read the meta.json of a stored corpus, and compare its files with it. ValueError if they differ."""
     path = folder / "meta.json"
-    meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    meta: JsonObject = json.loads(path.read_text(encoding="utf-8"))
     if meta["format"] != FORMAT:
         raise ValueError(f"{folder} was written in another format")
     fingerprints = disk.check_fingerprints(folder, meta["files"])

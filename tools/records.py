@@ -3,9 +3,12 @@
 A run's `outcomes.jsonl` is made of these: this is its reference, too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, cast
+
+JsonObject = dict[str, Any]  # an object as JSON has it
+JsonMapping = Mapping[str, Any]  # the same, if it is only read
 
 
 @dataclass(frozen=True, slots=True)

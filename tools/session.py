@@ -23,7 +23,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from tools import plugins
 from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
 from tools.number_format import plural
-from tools.records import Document, Hit, Query, Snippet, Submission, Tool, Usage
+from tools.records import (
+    Document,
+    Hit,
+    JsonMapping,
+    JsonObject,
+    Query,
+    Snippet,
+    Submission,
+    Tool,
+    Usage,
+)
 from tools.text import injection_kind
 from tools.trace import TraceRecorder
 
@@ -154,7 +164,7 @@ class Toolbox(SharedOnDeepcopy):
 
             otel_spans.start()
 
-    def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
+    def open(self, query: Query, snapshot: JsonMapping | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
 
         ValueError for another query than the query that is being answered (`for_query`).
@@ -192,7 +202,7 @@ class Session(TraceRecorder):
         self,
         query: Query,
         world: _World,
-        snapshot: Mapping[str, Any],
+        snapshot: JsonMapping,
     ) -> None:
         self._documents, self._retrievers, self.limits, clock = world
         super().__init__(query.query_id, clock, snapshot)
@@ -219,7 +229,7 @@ class Session(TraceRecorder):
         """Refuse to be pickled: actions of another process on a copy would be in no trace."""
         raise UsageError(_ELSEWHERE)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return all that `Toolbox.open` needs to go on from here in another process, as plain data."""
         with self._lock:
             return super().snapshot() | {
@@ -289,7 +299,7 @@ class Session(TraceRecorder):
         texts = [document.text[: self.limits.snippet_chars] for document in documents]
         doc_ids = tuple(hit.doc_id for hit in hits)
         shown = shown and not set(doc_ids) <= set(seen)
-        details: dict[str, Any] = {"hop": hop or 0}
+        details: JsonObject = {"hop": hop or 0}
         if shown:
             with self._lock:
                 self._shown.update(doc_ids)

@@ -4,7 +4,7 @@ work, its snapshots.
 The records in it are in records.py; reading a finished trace, as for attribution, is in evals.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -12,6 +12,8 @@ from threading import RLock
 from typing import Any
 
 from tools.records import (
+    JsonMapping,
+    JsonObject,
     Step,
     Tool,
     Trace,
@@ -42,9 +44,7 @@ class _Branch:
 class TraceRecorder:
     """Writes the trace of a query. Threads share it."""
 
-    def __init__(
-        self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, query_id: str, clock: Callable[[], float], snapshot: JsonMapping) -> None:
         """Continue from the `snapshot` of an earlier trace of the same query; an empty snapshot
         starts a new trace.
         """
@@ -135,7 +135,7 @@ class TraceRecorder:
             self._line.calls += [key] if key else []
             self.usage += usage
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return all that is needed to go on from here in another process, as plain data."""
         with self._lock:
             books = {"usage": usage_json(self.usage), "pending": usage_json(self._root.pending)}

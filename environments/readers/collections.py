@@ -33,7 +33,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import explain_missing
 from tools.number_format import choose_verb, plural
-from tools.records import Document
+from tools.records import Document, JsonMapping
 
 _WORDS = {
     "documents": ("corpus", "documents", "docs", "collection", "passages"),
@@ -417,7 +417,7 @@ class _CollectionTable:
             remedy = f"--column {lacking}=NAME says which it is"
             raise DataError(f"{files[0]} has no known {lacking}{headed}; {remedy}: {has:.300}")
 
-    def _take(self, our: str, first: Mapping[str, Any]) -> str:
+    def _take(self, our: str, first: JsonMapping) -> str:
         """Return the file's name for a column of ours; the name is added to those that are known,
         if need be.
         """
@@ -545,7 +545,7 @@ class _CollectionTable:
                 return iter(entries)
         return chain(first_two, rows)
 
-    def _list_entries(self, path: Path, table: Mapping[str, Any]) -> tables.Rows:
+    def _list_entries(self, path: Path, table: JsonMapping) -> tables.Rows:
         """Yield (place, row) of each entry of a whole table that is one object by id; nothing if it
         is none.
         """

@@ -27,6 +27,7 @@ from environments.readers.raw_files import (
 )
 from tools.errors import DataError
 from tools.number_format import plural
+from tools.records import JsonObject
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
@@ -37,7 +38,7 @@ PACKED = (".parquet", ".arrow")
 ONE_A_LINE = "; write one object a line"
 QUOTED = "quoted"  # the key of counts for cells that csv has put quotation marks around
 
-Rows = Iterator[tuple[str, dict[str, Any]]]  # of a table: (place for messages, cells by column)
+Rows = Iterator[tuple[str, JsonObject]]  # of a table: (place for messages, cells by column)
 
 # A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a
 # text with one.
@@ -454,7 +455,7 @@ def _parse(text: str, location: str, remedy: str = "") -> Any:
         ) from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     content = dict(pairs)
     if len(content) < len(pairs):  # of which Python's reader keeps the last without a word
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -528,7 +529,7 @@ def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
         yield from file.iter_batches(batch_size=1024, columns=columns)
 
 
-def pick_column(location: str, row: dict[str, Any], *names: str) -> Any:
+def pick_column(location: str, row: JsonObject, *names: str) -> Any:
     """Return the value of the first of `names` that the row has.
 
     DataError when it has none of them.

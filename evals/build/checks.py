@@ -49,6 +49,7 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import number, plural, queries
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.expressions import Expressions
 from tools.text import sentences
@@ -161,7 +162,7 @@ class CheckFigure(NamedTuple):
     floor: bool = False  # whether it may be better than this
     further: Mapping[str, Any] = {}  # other figures that belong to it
 
-    def json(self, bounds: Mapping[str, float]) -> dict[str, Any]:
+    def json(self, bounds: Mapping[str, float]) -> JsonObject:
         """Return the figure next to its bound; `fine` is None if that cannot be told."""
         title, usual, at, wrong = BOUNDS[self.name]
         bound = bounds.get(self.name, usual)
@@ -599,7 +600,7 @@ def check_benchmark(
     names: Sequence[str],
     judge: str = "",
     bounds: Mapping[str, float] = {},
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return all figures of a benchmark, as --json prints them; `bounds` are those that differ from
     the defaults.
     """
@@ -627,7 +628,7 @@ def check_benchmark(
     }
 
 
-def render_checks(result: Mapping[str, Any]) -> str:
+def render_checks(result: JsonMapping) -> str:
     """Return the figures as a person reads them."""
     rows = []
     for row in result["figures"]:

@@ -43,7 +43,7 @@ from tools.errors import UsageError
 from tools.files import InputFilePath, sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import plural, queries
-from tools.records import Document, Hit, Query, Submission
+from tools.records import Document, Hit, JsonMapping, JsonObject, Query, Submission
 from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import NullRetriever, Search
 from tools.session import Toolbox
@@ -267,7 +267,7 @@ class ContaminationTest:
             else remainder.judgements
         )
         name = f"{remainder.task.rpartition('/')[2]}-not-by-heart"
-        settings: dict[str, Any] = {
+        settings: JsonObject = {
             "name": name,
             "objective": remainder.queries[0].objective,
         }
@@ -319,9 +319,7 @@ def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     return f"the title of {wanted.doc_id}" if title and not copied and alike >= NEARLY else ""
 
 
-def measure(
-    trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool
-) -> dict[str, Any]:
+def measure(trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool) -> JsonObject:
     """Return the known part of a task, as --json prints it; write the task without it to `out`."""
     stage, wanted_of = trial.guess()
     if dry_run:
@@ -389,7 +387,7 @@ def _find_recalled(
     return removed
 
 
-def render_contamination(result: Mapping[str, Any]) -> str:
+def render_contamination(result: JsonMapping) -> str:
     """Return the result as a person reads it."""
     if "dry_run" in result:
         titles = f"{plural(result['documents'], 'title')} of documents among them"

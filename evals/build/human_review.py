@@ -31,6 +31,7 @@ from tools import files, schemas
 from tools.cli import CommandParser, print_stderr, print_stdout
 from tools.errors import DataError, UsageError
 from tools.number_format import number, plural
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable, render_terminal, show
 
 Value = (
@@ -145,7 +146,7 @@ class ReviewAnswer(TypedDict):
     note: NotRequired[str]
 
 
-Row = dict[str, Any]  # a line of offered/SHEET.jsonl: item, show, values, model
+Row = JsonObject  # a line of offered/SHEET.jsonl: item, show, values, model
 Answers = dict[tuple[str, str], ReviewAnswer]  # (item, rater) -> the last line
 
 
@@ -335,7 +336,7 @@ def _understand(
     return None if row == old else row
 
 
-def measure_agreement(folder: Path) -> dict[str, Any]:
+def measure_agreement(folder: Path) -> JsonObject:
     """Return how far people agree with the model and with each other on each sheet.
 
     `below` has a sentence for each figure below its bar.
@@ -364,7 +365,7 @@ def measure_agreement(folder: Path) -> dict[str, Any]:
 
 def _measure_sheet(
     form: ReviewSheet, judged: Mapping[str, Row], values_of: Mapping[str, Mapping[str, Value]]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the agreement of people with the model, and with each other, on a sheet."""
     model = list[tuple[Row, list[tuple[Any, Any]]]]()
     people = []
@@ -378,7 +379,7 @@ def _measure_sheet(
     return _measure("model", form, model) | _measure("people", form, people)
 
 
-def _find_below(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
+def _find_below(name: str, figures: JsonMapping) -> Iterator[str]:
     """Yield a sentence for each figure of a sheet that is below its bar."""
     for figure, bar in SHEETS[name].bar.items():
         value = getattr(figures.get(figure), "mean", figures.get(figure))
@@ -390,7 +391,7 @@ def _measure(
     role: str,
     form: ReviewSheet,
     rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]],
-) -> dict[str, Any]:
+) -> JsonObject:
     pairs_by_item = [pairs for _, pairs in rows]
     if form.multiple:  # each value applies or not
         pairs_by_item = [
@@ -438,7 +439,7 @@ def describe(folder: Path) -> str:
     return NOBODY
 
 
-def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _list_undefined(sheets: Mapping[str, JsonMapping]) -> Iterator[str]:
     """Yield why there is no kappa, of each sheet that lacks kappa and could have it."""
     roles = {
         "model": {"first": "model", "second": "person"},

@@ -34,7 +34,15 @@ from tools.cli import Progress, print_stderr
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.models.storage.cassette import Cassette
-from tools.records import Document, Query, total, usage_from_json, usage_json
+from tools.records import (
+    Document,
+    JsonMapping,
+    JsonObject,
+    Query,
+    total,
+    usage_from_json,
+    usage_json,
+)
 from tools.retrievers.base import NullRetriever, Retriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -57,7 +65,7 @@ class FunnelRow(NamedTuple):
     went_in: int
     came_out: int
     dropped: Mapping[str, int]  # by reason
-    usage: Mapping[str, Any]  # of its calls
+    usage: JsonMapping  # of its calls
     lm: str = ""
 
 
@@ -88,7 +96,7 @@ class BuildPipeline:
         self.ahead = ahead
         self.until = ""  # the stage after which the build stops
         self.funnel = dict[str, FunnelRow]()
-        self.forecasts = list[dict[str, Any]]()
+        self.forecasts = list[JsonObject]()
         self._requests = requests
         self._file = cassette
         self._cassette: Cassette | None = None
@@ -280,7 +288,7 @@ class BuildPipeline:
         self,
         queries: Sequence[Query],
         judgements: Mapping[str, Mapping[str, Mapping[str, float]]],
-        provenance: Iterable[Mapping[str, Any]],
+        provenance: Iterable[JsonMapping],
         together: Mapping[str, str] = {},
         **settings: Any,
     ) -> Benchmark:
@@ -349,12 +357,12 @@ class BuildPipeline:
             self._stages[stage] = (program, model_stage)
         return self._stages[stage]
 
-    def _send(self, stage: str, queries: list[Query]) -> Mapping[str, Any]:
+    def _send(self, stage: str, queries: list[Query]) -> JsonMapping:
         if stage not in self._asks:
             _, model_stage = self._stages[stage]
             self._asks[stage] = self._held.enter_context(model_stage.open())
         progress = Progress(stage, len(queries), "units")
-        outcomes: Mapping[str, Any] = self._asks[stage](
+        outcomes: JsonMapping = self._asks[stage](
             queries, QueryHooks(outcome=lambda outcome: progress.add())
         )
         return outcomes
@@ -365,7 +373,7 @@ class BuildPipeline:
         most: int | None,
         certain: bool,
         queries: list[Query],
-    ) -> Mapping[str, Any]:
+    ) -> JsonMapping:
         """Add the forecast of a stage's units, and return the outcomes that are there already."""
         _, model_stage = self._stages[stage]
         forecast = model_stage.forecast(queries)
@@ -384,7 +392,7 @@ class BuildPipeline:
 
     def _read(
         self, stage: str, program: StageProgram, unit: StageInput, query: Query, outcome: Any
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the answer of an outcome, and drop what it lacks. A dry run has no outcome."""
         if outcome is None:
             return program.guess(json.loads(query.text), self.statistics)
@@ -395,7 +403,7 @@ class BuildPipeline:
             for item_id in doc_ids if rows else [str(unit.key)]:
                 self.drop(stage, item_id, "no usable answer", error)
             return {}
-        answer: dict[str, Any] = json.loads(outcome["answer"])
+        answer: JsonObject = json.loads(outcome["answer"])
         if rows:
             missing = [doc_id for doc_id in doc_ids if doc_id not in answer[rows]]
             self.drop_all(stage, missing, "left out by the model")

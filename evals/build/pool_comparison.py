@@ -8,7 +8,6 @@ Nothing asks a model. evals/build/recipes/pool.py makes the pools.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
 from environments.base import Environment
 from evals.build.recipes.pool import find_own, list_triplets, make_pools, relevant_ids
@@ -17,7 +16,7 @@ from evals.run_descriptions import describe_task
 from evals.scoring.metrics import Ranking, compute
 from tools.errors import UsageError
 from tools.number_format import number, queries
-from tools.records import Query
+from tools.records import JsonMapping, JsonObject, Query
 from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import Retriever, Search
 
@@ -28,7 +27,7 @@ DEPTH = 10
 
 def compare_pools(
     environment: Environment, retrievers: Mapping[str, Retriever]
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return a row for the released pools, for pools of the retrievers, and for all documents.
 
     A row has
@@ -67,7 +66,7 @@ def compare_pools(
 
     rows = []
     for label, variant in {**pooled, "all documents": unpooled}.items():
-        row: dict[str, Any] = {"pools": label}
+        row: JsonObject = {"pools": label}
         if label in pooled:
             row |= _compare(environment, released, variant)
         for name, retriever in retrievers.items():
@@ -126,7 +125,7 @@ def _rank(
     return means
 
 
-def render_pool_comparison(environment: Environment, rows: Sequence[Mapping[str, Any]]) -> str:
+def render_pool_comparison(environment: Environment, rows: Sequence[JsonMapping]) -> str:
     """Return the rows as a person reads them."""
     task = {key: getattr(environment, key) for key in ("task", "data", "split")}
     formats = {"documents": "{:.1f}", "triplets": "{:,}"}

@@ -34,7 +34,7 @@ from tools import schemas
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.number_format import plural
-from tools.records import Query
+from tools.records import JsonMapping, JsonObject, Query
 from tools.result_table import ResultTable
 from tools.text import ngrams, tokens
 
@@ -213,7 +213,7 @@ def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) 
 def write_release(
     benchmark: Benchmark,
     folder: Path,
-    provenance: Mapping[str, Any],
+    provenance: JsonMapping,
 ) -> None:
     """Write FOLDER/release in a single step: readers find the release before, none, or the new
     release.
@@ -262,7 +262,7 @@ def _write_private(benchmark: Benchmark, path: Path) -> None:
 def _write_files(
     benchmark: Benchmark,
     draft: Path,
-    provenance: Mapping[str, Any],
+    provenance: JsonMapping,
 ) -> None:
     """Write every file of a release into the folder `draft`."""
     texts = (
@@ -331,7 +331,7 @@ def _write_table(
     _write(path, map("\t".join, rows))
 
 
-def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
+def _write_judgements(benchmark: Benchmark, draft: Path) -> JsonObject:
     """Write every set of judgements, and return the keys of benchmark.toml that name them."""
     [(leading, gold), *further] = benchmark.judgements.items()
     query_ids = [query.query_id for query in benchmark.queries]
@@ -360,7 +360,7 @@ def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     """Write masks, pools, twins and comparisons; return the keys of benchmark.toml."""
     query_ids = [query.query_id for query in benchmark.queries]
-    objects: dict[str, dict[str, Any]] = {"excluded": {}, "pools": {}, "twins": {}}
+    objects: dict[str, JsonObject] = {"excluded": {}, "pools": {}, "twins": {}}
     for query in benchmark.queries:
         objects["excluded"][query.query_id] = sorted(query.excluded)
         objects["pools"][query.query_id] = sorted(query.candidates or ())
@@ -385,13 +385,13 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     return files
 
 
-def _toml_lines(table: Mapping[str, Any]) -> list[str]:
+def _toml_lines(table: JsonMapping) -> list[str]:
     return schemas.toml_lines({**table, "funnel": None})
 
 
 def _card_lines(
-    settings: Mapping[str, Any],
-    origin: Mapping[str, Any],
+    settings: JsonMapping,
+    origin: JsonMapping,
     has_dev: bool,
 ) -> Iterator[str]:
     """Yield the lines of README.md."""

@@ -9,16 +9,17 @@ statutes of the paragraphs that HousingQA has (section 3.1).
 `cut.by = "sections"` then makes a document of each part that shares its first three headings.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from environments.readers import files as tables
 from tools.errors import DataError
+from tools.records import JsonMapping, JsonObject
 
 # Of Markdown
 DEEPEST = 6
 
-Row = tuple[str, dict[str, Any]]
+Row = tuple[str, JsonObject]
 
 
 class JoinColumns(NamedTuple):
@@ -75,7 +76,7 @@ def _make_row(
     columns: JoinColumns,
     value: str,
     lines: Sequence[str],
-) -> dict[str, Any]:
+) -> JsonObject:
     return {
         id_column: value,
         columns.title: value,
@@ -85,7 +86,7 @@ def _make_row(
 
 def _read_text(
     location: str,
-    row: Mapping[str, Any],
+    row: JsonMapping,
     column: str,
 ) -> str:
     text = tables.check_text(
@@ -99,7 +100,7 @@ def _read_text(
 
 def _read_path(
     location: str,
-    row: Mapping[str, Any],
+    row: JsonMapping,
     columns: JoinColumns,
 ) -> list[str]:
     """Return the headings above a row's text, from the top."""

@@ -23,11 +23,12 @@ from tools.cli import print_stderr
 from tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
 from tools.models.model_spec import check_key, price_is_known
 from tools.number_format import number
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable, render_terminal
 
 ROLES = get_args(Role)
 Range = list[float] | None  # low, likely, high; None if a price is not known
-Result = dict[str, Any]  # the object that --json prints
+Result = JsonObject  # the object that --json prints
 
 
 def run(
@@ -250,7 +251,7 @@ def render_build(result: Result) -> str:
     return render_terminal(lines)
 
 
-def _funnel_cells(row: Mapping[str, Any]) -> list[str]:
+def _funnel_cells(row: JsonMapping) -> list[str]:
     usage = row["usage"]
     calls = f"{usage['calls']:,}" if usage else ""
     price = ""

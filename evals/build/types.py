@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from environments.base import Comparison, Qrels
 from tools import files
 from tools.corpus import Corpus
-from tools.records import Query
+from tools.records import JsonMapping, Query
 
 
 class BuildSource(NamedTuple):
@@ -46,7 +46,7 @@ class StageInput(NamedTuple):
     """A call of a stage."""
 
     key: Any  # the caller's own handle
-    inputs: Mapping[str, Any]  # fields of the signature, as JSON has them
+    inputs: JsonMapping  # fields of the signature, as JSON has them
     # (id, text) of what the answer has to name; a model sees them under ids of the call's own.
     passages: Sequence[tuple[str, str]] = ()
 
@@ -57,10 +57,10 @@ class Benchmark(NamedTuple):
     documents: Corpus
     queries: Sequence[Query]
     judgements: Mapping[str, Qrels]  # "gold" first; grades of 0 are kept
-    settings: Mapping[str, Any]  # of benchmark.toml: name, objective, document, metrics, lens, ...
+    settings: JsonMapping  # of benchmark.toml: name, objective, document, metrics, lens, ...
     comparisons: Mapping[str, Sequence[Comparison]] = {}
     dev: Collection[str] = ()  # query ids
-    provenance: Iterable[Mapping[str, Any]] = ()  # a row a query: what it was made of
+    provenance: Iterable[JsonMapping] = ()  # a row a query: what it was made of
     private: Mapping[
         str, Mapping[str, str]
     ] = {}  # doc_id -> field -> text, written beside the release

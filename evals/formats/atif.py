@@ -21,7 +21,7 @@ sub-agents.
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -31,16 +31,16 @@ from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_f
 from tools import schemas
 from tools.corpus import Corpus
 from tools.files import sha256
-from tools.records import Step, Usage, total, usage_from_json, usage_json
+from tools.records import JsonMapping, JsonObject, Step, Usage, total, usage_from_json, usage_json
 from tools.schemas import Amount, Count
 from tools.text import message_text
 
 VERSION = "ATIF-v1.7"
 _WORDLESS = ("stop", "shorten", "salvage")  # steps of ours without a call of a tool
 _OURS = ("judge", "select", "drop", "rank")
-_TEXT: dict[str, Any] = {"type": "string"}
+_TEXT: JsonObject = {"type": "string"}
 # Steps that are written as calls, with their arguments; steps of other kinds are messages.
-_CALLS: dict[str, dict[str, Any]] = {
+_CALLS: dict[str, JsonObject] = {
     "search": {
         "query": _TEXT,
         "k": {"type": "integer"},
@@ -69,7 +69,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
     return source.notes
 
 
-def _describe_agent(source: ExportedRun) -> dict[str, Any]:
+def _describe_agent(source: ExportedRun) -> JsonObject:
     config = source.run.config
     tools = [
         {
@@ -92,7 +92,7 @@ def _describe_agent(source: ExportedRun) -> dict[str, Any]:
     }
 
 
-def _trajectory(query: ExportedQuery, source: ExportedRun, agent: dict[str, Any]) -> dict[str, Any]:
+def _trajectory(query: ExportedQuery, source: ExportedRun, agent: JsonObject) -> JsonObject:
     config = source.run.config
     outcome = query.outcome
     agent_steps = [
@@ -132,11 +132,9 @@ def _trajectory(query: ExportedQuery, source: ExportedRun, agent: dict[str, Any]
     }
 
 
-def _write_step(
-    number: int, step: Step, query: ExportedQuery, source: ExportedRun
-) -> dict[str, Any]:
+def _write_step(number: int, step: Step, query: ExportedQuery, source: ExportedRun) -> JsonObject:
     model_calls = source.calls(step.calls)
-    row: dict[str, Any] = {"source": "agent", "message": ""}
+    row: JsonObject = {"source": "agent", "message": ""}
     if reasoning := "\n\n".join(call["reasoning"] for call in model_calls if call["reasoning"]):
         row["reasoning_content"] = reasoning
     if step.tool in _CALLS:
@@ -167,8 +165,8 @@ def _write_step(
 
 
 def _calls(
-    calls: list[dict[str, Any]],
-) -> dict[str, Any]:  # for `extra`; none where they are not kept
+    calls: list[JsonObject],
+) -> JsonObject:  # for `extra`; none where they are not kept
     names = (
         "key",
         "model",
@@ -181,7 +179,7 @@ def _calls(
     return {"calls": [{name: call[name] for name in names} for call in calls]} if calls else {}
 
 
-def _arguments(step: Step) -> dict[str, Any]:
+def _arguments(step: Step) -> JsonObject:
     if step.tool == "search":
         instruction = {"instruction": step.instruction} if step.instruction else {}
         return {
@@ -192,8 +190,8 @@ def _arguments(step: Step) -> dict[str, Any]:
     return {"doc_id": step.argument} if step.tool == "read" else {"doc_ids": list(step.doc_ids)}
 
 
-def _observation(step: Step, query: ExportedQuery) -> dict[str, Any]:
-    extra: dict[str, Any] = {
+def _observation(step: Step, query: ExportedQuery) -> JsonObject:
+    extra: JsonObject = {
         "doc_ids": list(step.doc_ids),
         "gold": query.gold(step.doc_ids),
     }
@@ -209,7 +207,7 @@ def _observation(step: Step, query: ExportedQuery) -> dict[str, Any]:
     }
 
 
-def _metrics(usage: Usage | None, prefix: str, **totals: int) -> dict[str, Any]:
+def _metrics(usage: Usage | None, prefix: str, **totals: int) -> JsonObject:
     if usage is None:
         return totals
     tokens = {
@@ -238,11 +236,11 @@ class _Metrics(TypedDict, total=False):
 
 class _Call(TypedDict):
     function_name: str
-    arguments: NotRequired[dict[str, Any]]
+    arguments: NotRequired[JsonObject]
 
 
 class _Observation(TypedDict, total=False):
-    results: list[dict[str, Any]] | None
+    results: list[JsonObject] | None
 
 
 class _Step(TypedDict, total=False):
@@ -250,7 +248,7 @@ class _Step(TypedDict, total=False):
     observation: _Observation | None
     metrics: _Metrics | None
     llm_call_count: Count | None
-    extra: dict[str, Any] | None
+    extra: JsonObject | None
 
 
 class AtifLine(TypedDict):
@@ -258,12 +256,12 @@ class AtifLine(TypedDict):
 
     steps: list[_Step]
     final_metrics: NotRequired[_Metrics | None]
-    extra: NotRequired[dict[str, Any] | None]
+    extra: NotRequired[JsonObject | None]
 
 
 def convert_atif(
-    row: dict[str, Any], queries: Container[str], documents: Corpus
-) -> tuple[dict[str, Any], bool]:
+    row: JsonObject, queries: Container[str], documents: Corpus
+) -> tuple[JsonObject, bool]:
     """Convert an ATIF document to an ImportedLine; return it, and whether searches name their
     documents. ValueError for another form.
     """
@@ -292,7 +290,7 @@ def convert_atif(
     }, mapped
 
 
-def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]]:
+def _convert_step(row: JsonObject, documents: Corpus) -> list[JsonObject]:
     extra = _extra(row)
     usage = _step_usage(row)
     if calls := row.get("tool_calls"):
@@ -327,22 +325,22 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
 
 
 def _convert_call(
-    call: dict[str, Any], results: list[dict[str, Any]], documents: Corpus
-) -> list[dict[str, Any]]:
+    call: JsonObject, results: list[JsonObject], documents: Corpus
+) -> list[JsonObject]:
     """Return a tool call as a step of ours, or none for another tool; documents that a search
     does not name are None.
     """
     tool = _tool_of(call["function_name"])
     arguments = call.get("arguments", {})
     argument = "" if tool in _OURS else _main_argument(arguments)
-    extra: dict[str, Any] = next(filter(None, map(_extra, results)), {})
+    extra: JsonObject = next(filter(None, map(_extra, results)), {})
     doc_ids = _find_documents(results)
     if tool == "read" and not doc_ids and "refused" not in extra:
         doc_ids = [argument] if argument in documents else None
     if not tool or (doc_ids is None and tool != "search"):
         return []
     k = arguments.get("k")
-    step: dict[str, Any] = {
+    step: JsonObject = {
         "tool": tool,
         "argument": argument,
         "doc_ids": doc_ids,
@@ -369,13 +367,13 @@ def _tool_of(name: str) -> str:
     return "read" if _READ.search(name) else ""
 
 
-def _main_argument(arguments: Mapping[str, Any]) -> str:
+def _main_argument(arguments: JsonMapping) -> str:
     texts = [value for value in arguments.values() if isinstance(value, str)]
     first_text = texts[0] if texts else ""
     return str(arguments.get("query", arguments.get("doc_id", first_text)))
 
 
-def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:
+def _find_documents(results: list[JsonObject]) -> list[str] | None:
     """Return the documents of a call's results, best first; None if they do not name them."""
     doc_ids: dict[str, None] | None = None
     for result in results:
@@ -414,7 +412,7 @@ def _parse_content(content: Any) -> list[str] | None:
     return ids
 
 
-def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _total_usage(row: JsonMapping) -> JsonObject | None:
     steps = [_step_usage(step) for step in row["steps"] if step.get("source") == "agent"]
     usage = total(usage_from_json(step) for step in steps if step)
     if (final := _usage(row.get("final_metrics") or {}, usage.calls, "total_")) is not None:
@@ -422,7 +420,7 @@ def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return usage_json(usage) if steps and None not in steps else None
 
 
-def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _step_usage(row: JsonMapping) -> JsonObject | None:
     calls = row.get("llm_call_count")
     metrics = row.get("metrics")
     if not metrics:
@@ -430,7 +428,7 @@ def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return _usage(metrics, 1 if calls is None else calls, "")
 
 
-def _usage(row: Mapping[str, Any], calls: int, prefix: str) -> dict[str, Any] | None:
+def _usage(row: JsonMapping, calls: int, prefix: str) -> JsonObject | None:
     if (
         not {
             f"{prefix}prompt_tokens",
@@ -450,6 +448,6 @@ def _usage(row: Mapping[str, Any], calls: int, prefix: str) -> dict[str, Any] | 
     }
 
 
-def _extra(row: Mapping[str, Any]) -> dict[str, Any]:
+def _extra(row: JsonMapping) -> JsonObject:
     extra = row.get("extra")
     return extra if isinstance(extra, dict) else {}

@@ -7,7 +7,7 @@ files that it lists.
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from tools import schemas
 from tools.errors import DataError, UnknownName, UsageError
 from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME
-from tools.records import Step, Usage, usage_from_json
+from tools.records import JsonMapping, JsonObject, Step, Usage, usage_from_json
 
 MANIFEST = "export.json"
 
@@ -36,7 +36,7 @@ class ExportedQuery:
     query_id: str
     outcome: Outcome
     # Its line of attribution.jsonl; empty if the run has none.
-    judged: Mapping[str, Any]
+    judged: JsonMapping
     # The metrics that are defined for it.
     values: dict[str, float]
     # None if it is not known, as in many imported runs.
@@ -53,7 +53,7 @@ class ExportedQuery:
         return [schemas.build_dataclass(Step, row) for row in self.outcome["trace"]["steps"]]
 
     @property
-    def relevant(self) -> list[dict[str, Any]]:
+    def relevant(self) -> list[JsonObject]:
         """Return the documents that recall counts, each with its rank and how it was lost; best
         grade first.
         """
@@ -94,7 +94,7 @@ class ExportedRun:
         name = str(self.run.config["lm"]["name"])
         return "" if name in ("offline", "unknown") else name
 
-    def calls(self, keys: Iterable[str]) -> list[dict[str, Any]]:
+    def calls(self, keys: Iterable[str]) -> list[JsonObject]:
         """Return the model calls with these keys whose prompts are kept, as read_call has
         them; "said" are messages.
         """

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +20,7 @@ from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_f
 from evals.scoring.scored_run import USED
 from tools.errors import UnknownName
 from tools.number_format import number, queries
-from tools.records import Step
+from tools.records import JsonObject, Step
 from tools.result_table import ResultTable
 
 # Queries in a row group, which is held in memory at once.
@@ -45,7 +44,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
     (folder / "README.md").write_text(_card(source), encoding="utf-8", errors="replace")
     schemas = _schemas()
     name = name_file(source.run.path.name)
-    tables: dict[str, Iterable[dict[str, Any]]] = {
+    tables: dict[str, Iterable[JsonObject]] = {
         "trajectories": (_trajectory(query, source) for query in source),
         "scores": _scores(source),
         "runs": [_run(source)],
@@ -141,7 +140,7 @@ def _schemas() -> dict[str, pa.Schema]:
     }
 
 
-def _trajectory(query: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
+def _trajectory(query: ExportedQuery, source: ExportedRun) -> JsonObject:
     return {
         "run": source.run.path.name,
         "query_id": query.query_id,
@@ -159,7 +158,7 @@ def _trajectory(query: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     }
 
 
-def _scores(source: ExportedRun) -> Iterator[dict[str, Any]]:
+def _scores(source: ExportedRun) -> Iterator[JsonObject]:
     for query_id in source.query_ids:
         for name, column in source.run.columns.items():
             if column[query_id] is not None:
@@ -171,7 +170,7 @@ def _scores(source: ExportedRun) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _run(source: ExportedRun) -> dict[str, Any]:
+def _run(source: ExportedRun) -> JsonObject:
     run = source.run
     config = source.run.config
     named = {

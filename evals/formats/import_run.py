@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, get_args
+from typing import NotRequired, get_args
 
 from typing_extensions import TypedDict
 
@@ -28,6 +28,8 @@ from tools import files, schemas
 from tools.errors import DataError
 from tools.number_format import plural
 from tools.records import (
+    JsonMapping,
+    JsonObject,
     Query,
     Step,
     Tool,
@@ -146,7 +148,7 @@ def _make_outcomes(
             )
 
 
-def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, JsonObject]]:
     """Yield (line number, row in our own form) of every trajectory; "mapped": whether searches
     name their documents.
     """
@@ -154,7 +156,7 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
     first_lines: dict[str, int] = {}
     for number, line in raw_files.read_lines(path):
         try:
-            row = schemas.parse_json_exact(dict[str, Any], line)
+            row = schemas.parse_json_exact(JsonObject, line)
             mapped = True
             if str(row.get("schema_version", "")).startswith("ATIF"):
                 row, mapped = atif.convert_atif(row, queries, environment.documents)
@@ -168,8 +170,8 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
 
 
 def _check_line(
-    row: dict[str, Any], queries: Mapping[str, Query], environment: Environment
-) -> dict[str, Any]:
+    row: JsonObject, queries: Mapping[str, Query], environment: Environment
+) -> JsonObject:
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
     schemas.validate(ImportedLine, row)
@@ -188,7 +190,7 @@ def _check_line(
     return row | {"steps": steps, "usage": usage}
 
 
-def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, number: int) -> Step:
+def _make_step(row: JsonMapping, query: Query, environment: Environment, number: int) -> Step:
     """Make a step; a document that is read is shown whole, unless the row has `shown`.
 
     ValueError for documents that its query cannot have.
@@ -214,9 +216,7 @@ def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, n
         raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
 
 
-def _shown_and_lengths(
-    row: Mapping[str, Any], environment: Environment
-) -> tuple[list[int], list[int]]:
+def _shown_and_lengths(row: JsonMapping, environment: Environment) -> tuple[list[int], list[int]]:
     """Return the characters that were shown of each document, and those that it has."""
     doc_ids = row.get("doc_ids", [])
     shown = row.get("shown", [])
@@ -235,13 +235,13 @@ def _shown_and_lengths(
     return shown, lengths
 
 
-def _make_usage(row: Mapping[str, Any]) -> Usage:
+def _make_usage(row: JsonMapping) -> Usage:
     return usage_from_json(
         {name: row.get(name, 0 if name == "repairs" else None) for name in _Usage.__annotations__}
     )
 
 
-def _make_trace(row: dict[str, Any]) -> Trace:
+def _make_trace(row: JsonObject) -> Trace:
     steps = row["steps"]
     return Trace(
         row["query_id"],
@@ -255,7 +255,7 @@ def _make_trace(row: dict[str, Any]) -> Trace:
     )
 
 
-def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
+def _make_outcome(file: RunFile, row: JsonObject, depth: int, counts: Counter[str]) -> bytes:
     doc_ids, scores = _find_ranking(file, row, counts)
     _count(row, doc_ids, depth, counts)
     outcome: run_folder.Outcome = {
@@ -275,7 +275,7 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
 
 
 def _find_ranking(
-    file: RunFile, row: dict[str, Any], counts: Counter[str]
+    file: RunFile, row: JsonObject, counts: Counter[str]
 ) -> tuple[list[str], list[float]]:
     """Return a query's ranking and scores, and count it if the run file has equal scores.
 
@@ -299,7 +299,7 @@ def _find_ranking(
     return doc_ids, scores
 
 
-def _count(row: dict[str, Any], doc_ids: list[str], depth: int, counts: Counter[str]) -> None:
+def _count(row: JsonObject, doc_ids: list[str], depth: int, counts: Counter[str]) -> None:
     steps = row["steps"]
     searches = any(step.tool == "search" for step in steps)
     counts["missing"] += not doc_ids and row.get("error") is None
@@ -339,7 +339,7 @@ def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
 
 
 def make_config(
-    environment: Environment, name: str, model: str, imported: dict[str, Any]
+    environment: Environment, name: str, model: str, imported: JsonObject
 ) -> run_folder.Config:
     """Make config.json; unknown values of an imported run are "unknown" there."""
     return {

@@ -5,11 +5,12 @@ json` write as JSON.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from evals.scoring.score_run import trec_lines
 from tools import files, schemas
 from tools.errors import DataError
+from tools.records import JsonObject
 
 # Bytes of a log that are read at most.
 MAX_BYTES = 1 << 30
@@ -29,7 +30,7 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
     DataError for a file that is no log of a task of Sextant's as JSON.
     """
     try:
-        content = schemas.parse_json_exact(dict[str, Any], files.read_input(log, MAX_BYTES))
+        content = schemas.parse_json_exact(JsonObject, files.read_input(log, MAX_BYTES))
         rows = [_make_row(sample) for sample in content["samples"]]
         model = str(content["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -47,7 +48,7 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
     return ConvertedLog(model, rankings, trajectories)
 
 
-def _make_row(sample: dict[str, Any]) -> dict[str, Any]:
+def _make_row(sample: JsonObject) -> JsonObject:
     row = {
         "query_id": sample["id"],
         "usage": _sum_usage(sample),
@@ -55,7 +56,7 @@ def _make_row(sample: dict[str, Any]) -> dict[str, Any]:
     }
     if error := sample.get("error"):
         return row | {"steps": [], "error": error["message"]}
-    outcomes = list[dict[str, Any]]()
+    outcomes = list[JsonObject]()
     for score in sample["scores"].values():
         metadata = score.get("metadata") or {}
         if "outcome" in metadata:
@@ -64,7 +65,7 @@ def _make_row(sample: dict[str, Any]) -> dict[str, Any]:
     return outcome | row
 
 
-def _sum_usage(sample: dict[str, Any]) -> dict[str, int]:
+def _sum_usage(sample: JsonObject) -> dict[str, int]:
     by_model = sample.get("model_usage", {}).values()
     return {
         "calls": sum(message["role"] == "assistant" for message in sample["messages"]),

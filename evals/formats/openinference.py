@@ -19,7 +19,7 @@ scores.
 """
 
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +35,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 from evals.formats.export_run import ExportedQuery, ExportedRun, compact
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
-from tools.records import Step, Usage
+from tools.records import JsonMapping, JsonObject, Step, Usage
 from tools.text import encodable, message_text
 
 # All other steps are CHAIN.
@@ -163,7 +163,7 @@ class _Trace:
             "service.name": "sextant",
             "openinference.project.name": source.run.config["task"],
         }
-        self._common: dict[str, Any] = {
+        self._common: JsonObject = {
             "resource": Resource(attributes),
             "instrumentation_scope": _SCOPE,
         }
@@ -179,7 +179,7 @@ class _Trace:
         span_kind: str,
         parent: SpanContext | None,
         during: tuple[float, float],
-        attributes: Mapping[str, Any],
+        attributes: JsonMapping,
     ) -> SpanContext:  # `during` is in seconds
         span_digest = self._digest.copy()
         span_digest.update(b"\0%d" % len(self.spans))
@@ -204,7 +204,7 @@ class _Trace:
         return context
 
 
-def _of_query(query: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
+def _of_query(query: ExportedQuery, source: ExportedRun) -> JsonObject:
     config = source.run.config
     ranking = query.outcome["ranking"]
     answer = query.outcome.get("answer") or ""
@@ -223,9 +223,9 @@ def _of_query(query: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     }
 
 
-def _of_step(step: Step, query: ExportedQuery) -> dict[str, Any]:
+def _of_step(step: Step, query: ExportedQuery) -> JsonObject:
     texts = {"input.value": step.argument, "output.value": step.refused}
-    attributes: dict[str, Any] = {name: text for name, text in texts.items() if text}
+    attributes: JsonObject = {name: text for name, text in texts.items() if text}
     if step.tool == "search":
         instruction = {"instruction": step.instruction} if step.instruction else {}
         attributes["metadata"] = compact(
@@ -245,7 +245,7 @@ def _of_step(step: Step, query: ExportedQuery) -> dict[str, Any]:
     )
     gold = query.gold(step.doc_ids)
     for index, doc_id in enumerate(step.doc_ids):
-        metadata: dict[str, Any] = {"rank": index + 1}
+        metadata: JsonObject = {"rank": index + 1}
         if step.shown:
             metadata |= {
                 "shown_chars": step.shown[index],
@@ -257,7 +257,7 @@ def _of_step(step: Step, query: ExportedQuery) -> dict[str, Any]:
     return attributes
 
 
-def _of_model(usage: Usage, source: ExportedRun) -> dict[str, Any]:
+def _of_model(usage: Usage, source: ExportedRun) -> JsonObject:
     return {
         "llm.token_count.prompt": usage.input_tokens,
         "llm.token_count.completion": usage.output_tokens,
@@ -270,7 +270,7 @@ def _of_model(usage: Usage, source: ExportedRun) -> dict[str, Any]:
     }
 
 
-def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _of_call(call: JsonMapping) -> JsonObject:
     replies = [_message({"role": "assistant", **reply}) for reply in call["said"]]
     if call["reasoning"]:
         replies[0]["message"]["contents"] = [
@@ -292,7 +292,7 @@ def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _message(message: JsonMapping) -> dict[str, JsonObject]:
     calls = [
         (
             call,
@@ -326,8 +326,8 @@ def _flat(
         yield name, value
 
 
-def _of_scores(query: ExportedQuery) -> dict[str, Any]:
-    attributes: dict[str, Any] = {
+def _of_scores(query: ExportedQuery) -> JsonObject:
+    attributes: JsonObject = {
         "output.value": compact(query.values),
         "output.mime_type": "application/json",
     }

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, product, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scipy.stats import kendalltau
 
@@ -38,7 +38,7 @@ from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools.cli import print_stderr
 from tools.errors import SextantError, UsageError
 from tools.number_format import choose_verb, number, plural
-from tools.records import Query, total, usage_from_json, usage_json
+from tools.records import JsonMapping, JsonObject, Query, total, usage_from_json, usage_json
 from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
@@ -51,7 +51,7 @@ SAMPLE = "sample"
 POOL = "pool"
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 Wanted = Mapping[str, set[str]]  # query_id -> documents
-Result = dict[str, Any]  # what `judge_runs` returns and --json prints
+Result = JsonObject  # what `judge_runs` returns and --json prints
 
 
 class JudgingPool(NamedTuple):
@@ -121,7 +121,7 @@ class JudgingPool(NamedTuple):
         ids = (self.best[query_id].get(document, document) for document in documents)
         return [doc_id for doc_id in ids if doc_id in self.environment.documents]
 
-    def grades(self, outcomes: Mapping[str, Any]) -> dict[str, Grades]:
+    def grades(self, outcomes: JsonMapping) -> dict[str, Grades]:
         """Return the grades that a judge gave, by the kind of pool."""
         grades_of: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
         for name, row in outcomes.items():
@@ -274,7 +274,7 @@ def judge_runs(
 
 def _make_judge(
     request: SharedRequest, environment: Environment, compiled: Path | None
-) -> tuple[Judge, dict[str, Any]]:
+) -> tuple[Judge, JsonObject]:
     """Return the judge, by its own prompts or compiled ones, and its parameters."""
     prompts = read_compiled(compiled) if compiled else None
     values = parse_parameters(
@@ -422,7 +422,7 @@ def _cut(
 def _agree(
     pool: JudgingPool,
     sample: Wanted,
-    outcomes: Mapping[str, Any],
+    outcomes: JsonMapping,
 ) -> Result:
     """Compare the judge with the release on documents that both have judged: relevant, from grade 1 on,
     or not.
@@ -628,10 +628,10 @@ def render_judgements(result: Result) -> str:
 
 
 def _run_cells(
-    row: Mapping[str, Any],
+    row: JsonMapping,
     ours: Mapping[str, float],
     metric: str,
-    left_out: Mapping[str, Any],
+    left_out: JsonMapping,
     corrected: Mapping[str, float] | None,
 ) -> list[str]:
     """Return the cells of a run; `ours` are its figures by the new judgements."""

@@ -17,12 +17,12 @@ in OBLIQ-Bench.
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
 from tools import files as disk
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import to_csv
 
 SIDES = ("published", "ours")
@@ -31,7 +31,7 @@ _Key = tuple[str, str, str]
 
 
 def save_figure(
-    result: Mapping[str, Any],
+    result: JsonMapping,
     settings: Mapping[str, str],
     folder: Path,
 ) -> list[Path]:
@@ -60,7 +60,7 @@ def save_figure(
 
 
 def _draw(
-    result: Mapping[str, Any],
+    result: JsonMapping,
     settings: Mapping[str, str],
 ) -> Figure | None:
     if "points" in result:
@@ -78,9 +78,7 @@ def _draw(
     return draw_table(settings["kind"], panels, settings.get("value", ""))
 
 
-def arrange_panels(
-    cells: Sequence[Mapping[str, Any]], settings: Mapping[str, str]
-) -> dict[str, Table]:
+def arrange_panels(cells: Sequence[JsonMapping], settings: Mapping[str, str]) -> dict[str, Table]:
     """Return the panels of a figure: the paper's values and ours, each if there are any."""
     panels: dict[str, dict[str, dict[str, float | None]]] = {}
     for side in SIDES:
@@ -128,9 +126,9 @@ def _labels(key: _Key) -> dict[str, str]:
 
 
 def gap_points(
-    cells: Sequence[Mapping[str, Any]],
+    cells: Sequence[JsonMapping],
     ceiling: str,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return a point for each task: x is the value of the system `ceiling`, y the best value of
     systems of other names.
 

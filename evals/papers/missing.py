@@ -4,11 +4,10 @@ whoever has it: `python -m evals.reproduce --missing`.
 Weights and keys are looked for; what a paper or its release lacks is said by the TOML files.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from evals.papers.settings import ReproductionSettings
 from evals.published.sections import PaperTable
@@ -16,6 +15,7 @@ from evals.running.candidate_pools import read as read_pool
 from tools import retrievers
 from tools.errors import SextantError
 from tools.models.secrets import get_secret
+from tools.records import JsonMapping, JsonObject
 from tools.retrievers.neural import model_table
 
 NEVER = "nobody but the authors can make it"
@@ -39,7 +39,7 @@ class MissingRow:
     rows: dict[str, None] = field(default_factory=dict)
     tables: dict[str, None] = field(default_factory=dict)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """Return it as plain data."""
         return {
             "missing": self.missing,
@@ -49,7 +49,7 @@ class MissingRow:
         }
 
 
-def list_needs(system: Mapping[str, Any]) -> list[str]:
+def list_needs(system: JsonMapping) -> list[str]:
     """Return the model and the retrievers of a system, the retrievers of its pool included."""
     needs = [
         system.get("retriever"),
@@ -118,7 +118,7 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, str, str]]:
                     yield system["name"], *_explain_need(need, table)
 
 
-def _explain_lack(system: Mapping[str, Any], table: PaperTable) -> tuple[str, str]:
+def _explain_lack(system: JsonMapping, table: PaperTable) -> tuple[str, str]:
     """Return what a system lacks everywhere, and the command; a retired model can be served."""
     lacks = str(system["lacks"])
     model = str(system.get("lm", "")).partition("/")[2]

@@ -5,7 +5,7 @@ The cells are made in tables.py and laid out in table_layout.py.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tools import retrievers
 from tools.errors import UnknownName
 from tools.models.model_spec import parse
 from tools.number_format import plural
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import DefinitionList, TerminalBlock, render_terminal
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
@@ -62,7 +63,7 @@ def reproduce_table(
     if dry_run:
         return _estimate(table)
     head = table.section.about
-    result: dict[str, Any] = {
+    result: JsonObject = {
         "name": name,
         "title": head["title"],
         "notes": _notes(table),
@@ -129,7 +130,7 @@ def _notes(table: ReproducedTable) -> list[str]:
     return notes
 
 
-def _describe(section: PaperTable) -> dict[str, Any]:
+def _describe(section: PaperTable) -> JsonObject:
     lacks = []
     needs = [section.about.get("needs")]
     names = dict[str, None]()
@@ -164,7 +165,7 @@ def _describe(section: PaperTable) -> dict[str, Any]:
     }
 
 
-def _list(rows: Iterable[Mapping[str, Any]]) -> list[TerminalBlock]:
+def _list(rows: Iterable[JsonMapping]) -> list[TerminalBlock]:
     items = []
     for row in rows:
         first, *others = _describe_lines(row)
@@ -173,7 +174,7 @@ def _list(rows: Iterable[Mapping[str, Any]]) -> list[TerminalBlock]:
     return [DefinitionList(items)]
 
 
-def _describe_lines(row: Mapping[str, Any]) -> list[str]:
+def _describe_lines(row: JsonMapping) -> list[str]:
     lines = [f"{row['title']} ({plural(row['cells'], 'cell')})"]
     available = [need for need, reason in row["needs"].items() if not reason]
     unavailable = [need for need, reason in row["needs"].items() if reason]

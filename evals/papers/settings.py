@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 from evals.papers.difficulty import FACET_COUNT, split_metric
 from evals.papers.measured import CATEGORIES
@@ -15,6 +14,7 @@ from programs import PROGRAMS
 from tools import files
 from tools.cli_options import list_parameters
 from tools.errors import UnknownName, UsageError
+from tools.records import JsonMapping, JsonObject
 from tools.retrievers.neural import model_table
 
 # Retrievers that need neither key nor weights.
@@ -73,13 +73,13 @@ class ReproductionSettings:
 
     def fields(
         self,
-        system: Mapping[str, Any],
-    ) -> tuple[dict[str, Any], str]:
+        system: JsonMapping,
+    ) -> tuple[JsonObject, str]:
         """Return a system's fields of a request, and the stand-ins among them in words."""
         settings = {key: value for key, value in system.items() if key not in OF_SECTIONS}
         substitutes = self._substitutes(settings)
         stand_ins = [f"{value} for {settings[key]}" for key, value in substitutes.items()]
-        changed: dict[str, Any] = settings | substitutes
+        changed: JsonObject = settings | substitutes
         parameters = dict(settings.get("parameters", {}))
         if self.retriever and "ties" in parameters:
             # Of the programs that score.
@@ -98,7 +98,7 @@ class ReproductionSettings:
             changed["parameters"] = parameters
         return changed, "; ".join(stand_ins)
 
-    def explain_lack(self, system: Mapping[str, Any]) -> str:
+    def explain_lack(self, system: JsonMapping) -> str:
         """Return why a system cannot be run; "" if it can, with the user's files or model."""
         if "solutions" in system.get("parameters", {}):
             is_given = self.solutions is not None
@@ -131,7 +131,7 @@ class ReproductionSettings:
 
     def _substitutes(
         self,
-        settings: Mapping[str, Any],
+        settings: JsonMapping,
     ) -> dict[str, str]:
         """Return the values that stand in for other values of a system, by field."""
         wanted = {}

@@ -6,7 +6,6 @@ and prompts of its rows differ from the paper's. The cells are made in tables.py
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from evals.formats.import_run import slugify
 from evals.papers.tables import MINIATURES, ROUNDING, count_equal
@@ -14,6 +13,7 @@ from evals.reporting import report_page
 from evals.reporting.report_page import Report, ReportSection, report_table
 from tools import files as disk
 from tools.number_format import plural
+from tools.records import JsonMapping
 from tools.result_table import ResultTable, TextBlock, to_latex
 
 HEADS = [
@@ -27,10 +27,10 @@ HEADS = [
 # Texts of a cell that stand below the table, under a number.
 _REMARKS = ("remark", "note", "deviations")
 
-Cell = Mapping[str, Any]
+Cell = JsonMapping
 
 
-def lay_out(result: Mapping[str, Any]) -> list[TextBlock]:
+def lay_out(result: JsonMapping) -> list[TextBlock]:
     """Return the title, a table for each task, the remarks, and how many cells are made."""
     numbers = dict[str, int]()
     tables = [
@@ -48,16 +48,16 @@ def lay_out(result: Mapping[str, Any]) -> list[TextBlock]:
     return [*blocks, *_count(result)]
 
 
-def _list_tasks(result: Mapping[str, Any]) -> list[str]:
+def _list_tasks(result: JsonMapping) -> list[str]:
     return list(dict.fromkeys(cell["task"] for cell in result["cells"]))
 
 
-def _cells_of(result: Mapping[str, Any], task: str) -> list[Cell]:
+def _cells_of(result: JsonMapping, task: str) -> list[Cell]:
     return [cell for cell in result["cells"] if cell["task"] == task]
 
 
 def _lay_out_task(
-    result: Mapping[str, Any],
+    result: JsonMapping,
     task: str,
     numbers: dict[str, int],
 ) -> ResultTable:
@@ -140,7 +140,7 @@ def _list_remarks(
     return remarks
 
 
-def _count(result: Mapping[str, Any]) -> list[str]:
+def _count(result: JsonMapping) -> list[str]:
     cells = result["cells"]
     made = sum(cell["ours"] is not None for cell in cells)
     lines = [f"{plural(len(cells), 'cell')}, {made} of them made"]
@@ -160,7 +160,7 @@ def _count(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
+def save_page(result: JsonMapping, folder: Path) -> list[Path]:
     """Write the table as index.html, report.md, and as CSV and LaTeX in tables/; return the files."""
     numbers = dict[str, int]()
     page_tables = []

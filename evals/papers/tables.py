@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import environments
 from environments.base import Environment
@@ -42,6 +42,7 @@ from evals.studies.study_file import list_tasks
 from tools import files
 from tools.errors import DataError, SextantError
 from tools.number_format import queries
+from tools.records import JsonMapping, JsonObject
 from tools.schemas import toml_lines
 
 # Metrics that evals.papers.dataset_statistics.reciprocal_ranks gives.
@@ -99,7 +100,7 @@ class ReproducedTable:
         )
         return {repr(result.cell.request): result for result in results}
 
-    def cells(self) -> Iterator[dict[str, Any]]:
+    def cells(self) -> Iterator[JsonObject]:
         """Yield every cell: the paper's value, ours, the difference, and a remark, if any."""
         marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
@@ -371,7 +372,7 @@ class ReproducedTable:
 
     def _find_imported(
         self,
-        system: Mapping[str, Any],
+        system: JsonMapping,
         task: str,
         split: str,
     ) -> ScoredRun | None:
@@ -443,13 +444,13 @@ class ReproducedTable:
     def _asked_cells(self) -> list[PaperCell]:
         return [cell for cell in self.section.cells if cell.system and not cell.lacks]
 
-    def _asked_systems(self) -> Iterator[tuple[PaperCell, Mapping[str, Any]]]:
+    def _asked_systems(self) -> Iterator[tuple[PaperCell, JsonMapping]]:
         for cell in self._asked_cells():
             for system in self.section.runs_of(cell):
                 yield cell, system
 
-    def _plan_rows(self) -> list[dict[str, Any]]:
-        rows = dict[tuple[str, str], dict[str, Any]]()
+    def _plan_rows(self) -> list[JsonObject]:
+        rows = dict[tuple[str, str], JsonObject]()
         for cell, system in self._asked_systems():
             if "program" not in system or self.conditions.explain_lack(system):
                 continue
@@ -475,7 +476,7 @@ class ReproducedTable:
                     tasks.append(task)
         return [row for row in rows.values() if row["tasks"]]
 
-    def _write_study(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    def _write_study(self, name: str, rows: Sequence[JsonMapping]) -> str:
         """Return the study of these rows as TOML."""
         conditions = self.conditions
         tasks = dict.fromkeys(task for row in rows for task in row["tasks"])
@@ -500,7 +501,7 @@ class ReproducedTable:
         return "\n".join(sections)
 
 
-def _row(system: Mapping[str, Any]) -> str:
+def _row(system: JsonMapping) -> str:
     return str(system.get("row", system["name"]))
 
 
@@ -518,7 +519,7 @@ def _differs(ours: Value, published: Value) -> bool:
     return difference is not None and abs(difference) > ROUNDING
 
 
-def count_equal(cells: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def count_equal(cells: Sequence[JsonMapping]) -> tuple[int, int]:
     """Return how many cells have our value and the paper's, and how many of these are equal to
     three decimals.
     """
@@ -531,12 +532,12 @@ def _defined(column: Mapping[str, float | None]) -> dict[str, float]:
     return {query_id: value for query_id, value in column.items() if value is not None}
 
 
-def _toml(fields: Mapping[str, Any]) -> str:
+def _toml(fields: JsonMapping) -> str:
     given = {key: field for key, field in fields.items() if field}
     return "".join(f"{line}\n" for line in toml_lines(given))
 
 
-def _measure_decline(metrics: Mapping[str, Any]) -> float | None:
+def _measure_decline(metrics: JsonMapping) -> float | None:
     first = metrics.get("Win(1)", {}).get("mean")
     last = metrics.get("Win(10)", {}).get("mean")
     return None if first is None or last is None else float(first - last)

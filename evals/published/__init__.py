@@ -8,14 +8,13 @@ have our names. `crumb/*` and the like are averages over tasks.
 """
 
 import csv
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from evals.run_folder import PROVENANCE
 from programs import FLOOR
+from tools.records import JsonMapping, JsonObject
 
 # Ours -> the papers' name for the same system: (suite or task, program, retriever, model). A row is
 # added where a system of ours is what a paper ran, parameters included; the nearest thing to it is
@@ -53,7 +52,7 @@ def figures() -> tuple[PaperFigure, ...]:
     collected = []
     for path in sorted(Path(__file__).parent.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
-            rows: list[dict[str, Any]] = list(csv.DictReader(file))
+            rows: list[JsonObject] = list(csv.DictReader(file))
         for row in rows:
             row |= {
                 "value": float(row["value"]),
@@ -63,7 +62,7 @@ def figures() -> tuple[PaperFigure, ...]:
     return tuple(collected)
 
 
-def published_values_for(config: Mapping[str, Any]) -> dict[str, PaperFigure]:
+def published_values_for(config: JsonMapping) -> dict[str, PaperFigure]:
     """The published figure by metric for the same system on the same task; none for a run that is
     not comparable.
 
@@ -91,7 +90,7 @@ def published_values_for(config: Mapping[str, Any]) -> dict[str, PaperFigure]:
     return by_metric
 
 
-def _paper_system(config: Mapping[str, Any]) -> str | None:
+def _paper_system(config: JsonMapping) -> str | None:
     """Return the papers' name for the system of a run, if they have it."""
     system = (
         config["program"],
@@ -103,7 +102,7 @@ def _paper_system(config: Mapping[str, Any]) -> str | None:
     return SYSTEMS.get((task, *system)) or SYSTEMS.get((suite, *system))
 
 
-def _is_comparable(config: Mapping[str, Any]) -> bool:
+def _is_comparable(config: JsonMapping) -> bool:
     """Return whether a run is over all queries, cut if the protocol cuts, by a plain program."""
     selection = config["asked"]
     if config["data"] != "full" or selection["limit"] or selection["query_ids"]:

@@ -5,16 +5,16 @@ docs/guide/study.md explains the keys of a section and of a system.
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from evals.published import figures
 from tools.errors import UnknownName, UsageError
+from tools.records import JsonMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class PaperTable:
     # For example obliq/table2.
     name: str
     # Its section of the file.
-    about: Mapping[str, Any]
-    systems: tuple[Mapping[str, Any], ...]
+    about: JsonMapping
+    systems: tuple[JsonMapping, ...]
     cells: tuple[PaperCell, ...] = ()
 
-    def runs_of(self, cell: PaperCell) -> list[Mapping[str, Any]]:
+    def runs_of(self, cell: PaperCell) -> list[JsonMapping]:
         """Return the systems whose runs a cell takes: one, or those whose mean it is of."""
         system = self.system(cell)
         names = system.get("mean_of", ())
@@ -55,7 +55,7 @@ class PaperTable:
             return [system]
         return [self.system(replace(cell, system=name)) for name in names]
 
-    def system(self, cell: PaperCell) -> Mapping[str, Any]:
+    def system(self, cell: PaperCell) -> JsonMapping:
         """Return the system that makes a cell; UnknownName if there is none."""
         for system in self.systems:
             named = cell.system in (
@@ -104,7 +104,7 @@ def find(name: str) -> PaperTable:
     return sections()[name]
 
 
-def _by_size(systems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _by_size(systems: Iterable[JsonMapping]) -> Iterator[JsonMapping]:
     for system in systems:
         for size in system.get("sizes", ()):
             yield {
@@ -116,7 +116,7 @@ def _by_size(systems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
             yield system
 
 
-def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[PaperCell]:
+def _cells(suite: str, name: str, settings: JsonMapping) -> Iterator[PaperCell]:
     yield from _figure_cells(suite, name, settings)
     split = settings.get("split", "test")
     by_system = {
@@ -134,7 +134,7 @@ def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[Paper
             yield cell
 
 
-def _grid_cells(settings: Mapping[str, Any], tasks: Iterable[str]) -> Iterator[PaperCell]:
+def _grid_cells(settings: JsonMapping, tasks: Iterable[str]) -> Iterator[PaperCell]:
     """Yield a cell for each of these tasks, each system and each metric of the section's grid."""
     grid = settings.get("grid", {})
     systems = grid.get("systems") or [system["name"] for system in settings["system"]]
@@ -170,7 +170,7 @@ def _takes_tasks(table: PaperTable) -> bool:
     return bool(grid) and "" not in grid.get("systems", ())
 
 
-def _figure_cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[PaperCell]:
+def _figure_cells(suite: str, name: str, settings: JsonMapping) -> Iterator[PaperCell]:
     """Yield a cell for each figure of the paper that the section takes."""
     tables = settings.get("from", [name.replace("table", "Table ")])
     our_names = settings.get("metrics", {})
@@ -193,7 +193,7 @@ def _figure_cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterato
         )
 
 
-def _lacks(cell: PaperCell, settings: Mapping[str, Any]) -> str:
+def _lacks(cell: PaperCell, settings: JsonMapping) -> str:
     for row in settings.get("lacking", ()):
         if all(
             getattr(

@@ -3,7 +3,7 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from evals.reporting.overview_table import overview_table
@@ -13,9 +13,10 @@ from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
 from evals.scoring.metrics import is_lower_better
 from tools.number_format import abbreviate, count_failed, number, plural, queries
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import Cell, ResultTable, TextBlock, render_terminal, to_csv
 
-Result = dict[str, Any]
+Result = JsonObject
 HEADS = (
     "baseline",
     "run",
@@ -110,7 +111,7 @@ def _name_runs(notes: Sequence[str], systems: Sequence[Result], names: Sequence[
     return named
 
 
-def describe_verdicts(result: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def describe_verdicts(result: JsonMapping, names: Sequence[str]) -> list[str]:
     """Say of each run in a sentence whether it differs from the baseline in the headline metric.
 
     `names` are those of the systems, the baseline's first.

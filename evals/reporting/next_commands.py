@@ -1,14 +1,13 @@
 """What to do after a run: three commands, with the run's own folder, task and options."""
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from evals.running.request import Request
 from programs import FLOOR, MAIN
 from tools import cli_options
 from tools.cli import typed_as
+from tools.records import JsonMapping
 from tools.wrapping import command_lines
 
 # The model of the dry run that is proposed after a run without one.
@@ -37,7 +36,7 @@ _OF_PROGRAM = (
 )
 
 
-def list_next(scores: Mapping[str, Any], request: Request) -> list[tuple[str, str]]:
+def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
     """Return what to do next, with its command: look, compare with the floor, try a model."""
     run = shlex.quote(scores["run"])
     steps = [("look at it", f"{typed_as('evals.view')} {run}")]
@@ -65,7 +64,7 @@ def list_next(scores: Mapping[str, Any], request: Request) -> list[tuple[str, st
 
 
 def render_next(
-    scores: Mapping[str, Any],
+    scores: JsonMapping,
     request: Request,
     width: int | None = None,
 ) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tools.cli import strip_control_characters
+from tools.records import JsonMapping, JsonObject
 
 # Without Okabe and Ito's yellow, which is too pale for a line on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -74,13 +75,13 @@ def pdf(drawing: Figure, title: str) -> bytes:
     return data.getvalue()
 
 
-def curves_svg(result: dict[str, Any]) -> str:
+def curves_svg(result: JsonObject) -> str:
     """Return curves for equal budgets as SVG."""
     title = f"{result['metric']} of {result['task']} for equal budgets"
     return svg(draw_curves(result), title)
 
 
-def draw_differences(result: Mapping[str, Any], names: Sequence[str]) -> Figure:
+def draw_differences(result: JsonMapping, names: Sequence[str]) -> Figure:
     """Draw how systems differ from the first by the headline metric, with 95 % intervals.
 
     `names` are those of all systems of a comparison, the baseline first.
@@ -111,7 +112,7 @@ def draw_differences(result: Mapping[str, Any], names: Sequence[str]) -> Figure:
     return drawing
 
 
-def draw_curves(result: Mapping[str, Any]) -> Figure:
+def draw_curves(result: JsonMapping) -> Figure:
     """Draw curves for equal budgets: a panel for each axis, with all runs, their bands, and
     the front.
     """
@@ -134,7 +135,7 @@ def draw_curves(result: Mapping[str, Any]) -> Figure:
     return _finish(drawing, 2)
 
 
-def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str, int]) -> None:
+def _draw_panel(panel: Any, axis: str, curves: JsonObject, numbers: dict[str, int]) -> None:
     budgets = curves["budgets"]
     for row in curves["curves"]:
         _draw_curve(panel, row, budgets, style(numbers[row["label"]]))
@@ -149,9 +150,7 @@ def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str
     panel.set_ylim(bottom=0)
 
 
-def _draw_curve(
-    panel: Any, row: Mapping[str, Any], budgets: Sequence[float], look: Mapping[str, Any]
-) -> None:
+def _draw_curve(panel: Any, row: JsonMapping, budgets: Sequence[float], look: JsonMapping) -> None:
     end = row["ended"].index(1.0) + 1
     mean = row["mean"][:end]
     x = budgets[:end]
@@ -312,7 +311,7 @@ def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int
     largest = max(sizes)
     for row, values in zip(rows, cells, strict=True):
         model = row.partition(", ")[0]
-        look: dict[str, Any] = dict(style(models.index(model)))
+        look: JsonObject = dict(style(models.index(model)))
         look["linestyle"] = "--" if model in drawn_models else "-"
         look["markersize"] = 4
         drawn_models.append(model)
@@ -366,7 +365,7 @@ def project(measured: Sequence[tuple[float, float]], size: float) -> float:
 KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
 
 
-def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | None = None) -> Figure:
+def draw_points(points: Sequence[JsonMapping], axes: tuple[str, str] | None = None) -> Figure:
     """Draw places in a plane (x, y), with a marker of its own for each `kind` of them.
 
     Axes without names mean nothing. Those with names go from 0 to 1, with a diagonal, and each

@@ -12,7 +12,7 @@ Tables of comparisons are in comparison_tables.py, tables of losses in loss_tabl
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from evals.scoring.statistics import TIE
 from evals.scoring.system_names import System
 from tools.number_format import plural
 from tools.pool_kinds import WITH_RELEVANT
+from tools.records import JsonObject
 
 # Win(1) - Win(10), in Table 1 of MultiConIR.
 DECLINE = "Decline"
@@ -464,13 +465,13 @@ def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultC
     )
 
 
-def _measure(runs: Sequence[ScoredRun], column: ResultColumn) -> dict[str, Any] | None:
+def _measure(runs: Sequence[ScoredRun], column: ResultColumn) -> JsonObject | None:
     if column.metric == DECLINE:
         return _decline(runs)
     return mean_over(runs, column.metric, column.judgements)
 
 
-def _decline(runs: Sequence[ScoredRun]) -> dict[str, Any] | None:
+def _decline(runs: Sequence[ScoredRun]) -> JsonObject | None:
     first = mean_over(runs, "Win(1)", "")
     last = mean_over(runs, "Win(10)", "")
     return {"mean": first["mean"] - last["mean"]} if first and last else None
@@ -486,7 +487,7 @@ def _name_published(runs: Sequence[ScoredRun], metric: str) -> str:
     return f"the paper's {figure.system}, {figure.table}, is {figure.value}"
 
 
-def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> dict[str, Any] | None:
+def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> JsonObject | None:
     """Mean and interval of a run, or of the mean over several tasks' runs; None if a run has no
     value.
     """

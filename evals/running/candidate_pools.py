@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from random import Random
-from typing import Any
 
 from environments.base import Environment
 from tools.errors import NotApplicable, UsageError
 from tools.number_format import plural
 from tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
-from tools.records import Hit, Query
+from tools.records import Hit, JsonObject, Query
 from tools.retrievers import canonicalize
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import RetrieverSpec, parse
@@ -42,11 +41,11 @@ class Pool:
     def __str__(self) -> str:
         return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
 
-    def config(self, names: Sequence[str], environment: Environment) -> dict[str, Any]:
+    def config(self, names: Sequence[str], environment: Environment) -> JsonObject:
         """Return the pool as a run's configuration has it; `names` are the complete names of
         its parts.
         """
-        config: dict[str, Any] = {
+        config: JsonObject = {
             "kind": self.kind,
             "size": self.size,
             "of": list(names),

@@ -17,7 +17,7 @@ retries.
 import contextvars
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from math import ceil, inf
@@ -49,7 +49,7 @@ from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
 from tools.number_format import plural, queries
 from tools.pool_kinds import read_kind
-from tools.records import Query, Usage, total, usage_from_json
+from tools.records import JsonMapping, JsonObject, Query, Usage, total, usage_from_json
 from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import Retriever
 from tools.retrievers.lexical.bm25 import BM25
@@ -130,7 +130,7 @@ class EstimatedTotals(NamedTuple):
     hours: Range  # with all workers at work
 
 
-def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ()) -> str:
+def render_estimate(estimate: JsonObject, subject_lines: Sequence[str] = ()) -> str:
     """Return an estimate as text for a terminal.
 
     `subject_lines` name the subject of the estimate, if it is no run of a task.
@@ -156,7 +156,7 @@ def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ())
     return render_terminal([*headings, table, *_footings(estimate), *estimate["notes"]])
 
 
-def _footings(estimate: dict[str, Any]) -> list[str]:
+def _footings(estimate: JsonObject) -> list[str]:
     lines = []
     if estimate["largest_prompt"]:
         takes = (
@@ -175,7 +175,7 @@ def _footings(estimate: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _describe_budget(budget: dict[str, Any], query_count: int) -> str:
+def _describe_budget(budget: JsonObject, query_count: int) -> str:
     words = {
         "yes": "will do",
         "no": "will not do",
@@ -195,9 +195,7 @@ def _clock(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
 
 
-def forecast(
-    request: Request, opening: Callable[[Request], LoadedRun] = load_run
-) -> dict[str, Any]:
+def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_run) -> JsonObject:
     """Return the estimate of a run's model calls, in the format of --json.
 
     Nothing is sent or written.
@@ -258,7 +256,7 @@ def extrapolate(
     pending: Sequence[Query],
     spent: Usage,
     earlier: Path,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the estimate for all `pending` queries from a rehearsal, its assumptions, and
     whether budgets suffice.
 
@@ -504,7 +502,7 @@ def _check_budgets(
     figures: EstimatedTotals,
     pending: int,
     spent: Usage,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     # What earlier sittings used counts; a time limit is for each sitting.
     needs: dict[str, tuple[Range | None, float]] = {
         "budget_usd": (figures.list_usd, spent.paid_usd or 0.0),
@@ -631,9 +629,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         call_context.update(answer=LastAnswer(text))
         return outputs
 
-    def converse(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def converse(self, messages: Sequence[JsonMapping], tools: Sequence[JsonMapping]) -> JsonObject:
         """Answer a turn of a conversation with tools, by the program's rules for the same
         fields of a signature.
         """
@@ -663,7 +659,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
 
     def _book(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[JsonMapping],
         extra_texts: Sequence[str],
         written: Sequence[str],
     ) -> None:

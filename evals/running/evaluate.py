@@ -50,7 +50,7 @@ from tools.models.secrets import read_keys
 from tools.models.storage.cassette import Cassette
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import number, queries, some_queries
-from tools.records import Usage, usage_from_json
+from tools.records import JsonMapping, JsonObject, Usage, usage_from_json
 from tools.result_table import Cell, ResultTable, html_of, render_terminal
 from tools.retrievers.base import Retriever, ScoreHidingRetriever
 from tools.retrievers.lexical.bm25 import BM25
@@ -81,7 +81,7 @@ class Result:
 
     folder: Path
     problem: SextantError | None  # why queries are pending, if any are
-    _json: Mapping[str, Any] = field(repr=False)
+    _json: JsonMapping = field(repr=False)
 
     @property
     def metrics(self) -> dict[str, MetricMean]:
@@ -133,7 +133,7 @@ class Result:
         """A DataFrame of pandas, with a row for each metric. ImportError without pandas."""
         return self.table.to_pandas()
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """All of it as plain data, as `--json` prints it."""
         return dict(self._json)
 

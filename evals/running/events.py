@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Self, get_args
 
 from evals.run_folder import Outcome, RunFolder
 from tools.cli import print_stderr, print_stdout
 from tools.errors import INTERRUPTED, DataError
 from tools.models.run_resources import CallStats
-from tools.records import Usage, usage_from_json
+from tools.records import JsonMapping, Usage, usage_from_json
 
 if TYPE_CHECKING:
     from evals.running.cost_estimate import CallForecast
@@ -67,7 +67,7 @@ class QueryFinished:
     query_id: str
     error: str | None
     seconds: float
-    usage: Mapping[str, Any]  # as in outcomes.jsonl
+    usage: JsonMapping  # as in outcomes.jsonl
     metric: str
     value: float | None  # of the headline metric; None where it is undefined for this query
 
@@ -129,7 +129,7 @@ class RunEnded:
 
     code: int
     error: str | None  # what stderr says, where it ends with an error
-    result: Mapping[str, Any] | None  # what --json prints; None where there is nothing to print
+    result: JsonMapping | None  # what --json prints; None where there is nothing to print
 
 
 Event = Started | QueryFinished | QueryPending | WaitStarted | WaitEnded | Progress | RunEnded
@@ -175,7 +175,7 @@ class EventWriter:
 
     def __init__(self, write: Callable[[str], None] = print_stdout) -> None:
         self.code = 0
-        self.result: Mapping[str, Any] | None = None
+        self.result: JsonMapping | None = None
         self._write: Callable[[str], None] | None = write
         self._queue: SimpleQueue[tuple[float, Event] | None] = SimpleQueue()
         self._order = threading.Lock()  # so that times rise

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Collection
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import environments
 from environments.base import Environment
@@ -16,6 +16,7 @@ from evals import run_folder
 from evals.running.request import SYSTEMS, hash_input_files, resolve_program
 from tools import code_digest, installation, retrievers
 from tools import plugins as names
+from tools.records import JsonObject
 from tools.retrievers.base import Retriever
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def run_conditions(
     }
 
 
-def code_identity(resolved: "ResolvedRequest", environment: Environment) -> dict[str, Any]:
+def code_identity(resolved: "ResolvedRequest", environment: Environment) -> JsonObject:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
     of libraries.
 
@@ -177,7 +178,7 @@ def _list_modules(resolved: "ResolvedRequest", environment: Environment) -> list
 
 def code_and_versions(
     modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return "code" and "versions" of any modules `without` some packages; more `libraries`
     may be counted.
     """
@@ -197,7 +198,7 @@ def code_and_versions(
     return {"code": sources.digest(), "versions": versions}
 
 
-def data_origin(environment: Environment) -> dict[str, Any]:
+def data_origin(environment: Environment) -> JsonObject:
     """Return where the data came from and the run was made, for the reader of config.json alone."""
     return {
         # All are scored; rankings do not depend on which ones lead

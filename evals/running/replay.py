@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from environments.base import Environment, Judgements
 from evals.run_folder import load_environment
@@ -21,11 +20,11 @@ from tools import pool_kinds, retrievers
 from tools.errors import UsageError
 from tools.models.budget import Budget
 from tools.models.run_resources import RunResources
-from tools.records import Query
+from tools.records import JsonMapping, JsonObject, Query
 from tools.retrievers.base import Retriever, Search
 
-Result = dict[str, Any]  # what `replay` returns and --json prints
-Row = Mapping[str, Any]  # a step as it is on disk (tools/records.py)
+Result = JsonObject  # what `replay` returns and --json prints
+Row = JsonMapping  # a step as it is on disk (tools/records.py)
 RANK_DEPTH = 1000  # documents among which a rank is looked for
 CHUNK = 64  # queries whose searches are issued together, so that models encode in batches
 
@@ -81,14 +80,14 @@ class SearchRanks:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], environment: Environment, depth: int = RANK_DEPTH
+        self, config: JsonMapping, environment: Environment, depth: int = RANK_DEPTH
     ) -> None:
         self.depth = depth
         self._replay = _SearchReplay(config, environment, "", depth)
         self._queries = {query.query_id: query for query in self._replay.queries}
         self._unit_of = environment.judgements[environment.headline].unit_of or str
 
-    def rank(self, outcome: Mapping[str, Any], units: Sequence[str]) -> dict[str, list[int | None]]:
+    def rank(self, outcome: JsonMapping, units: Sequence[str]) -> dict[str, list[int | None]]:
         """Return for each of the `units` its rank under each search of `searches(outcome)`, from 1;
         None below the depth.
         """
@@ -105,7 +104,7 @@ class SearchRanks:
         return ranks
 
 
-def searches(outcome: Mapping[str, Any]) -> list[Row]:
+def searches(outcome: JsonMapping) -> list[Row]:
     """Return the steps of an outcome that can have surfaced something."""
     steps = outcome["trace"]["steps"]
     return [
@@ -196,7 +195,7 @@ def _recall_by_query(relevant: Sequence[Result], when: str) -> list[float]:
 class _SearchReplay:
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: JsonMapping,
         environment: Environment,
         retriever: str,
         depth: int | None,
@@ -276,9 +275,7 @@ class _SearchReplay:
         return engine
 
 
-def _pool(
-    config: Mapping[str, Any], environment: Environment, engines: RunRetrievers
-) -> Environment:
+def _pool(config: JsonMapping, environment: Environment, engines: RunRetrievers) -> Environment:
     """Return the environment with the pools of the run's `--pool`.
 
     UsageError if they cannot be made again.

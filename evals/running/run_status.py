@@ -11,7 +11,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from tools import files
 from tools.cli import typed_as
 from tools.cli_options import to_command_line
 from tools.errors import BudgetReached, ProviderRefused
-from tools.records import usage_json
+from tools.records import JsonMapping, JsonObject, usage_json
 
 if TYPE_CHECKING:
     from evals.running.ready import PreparedRun
@@ -68,7 +68,7 @@ class RunState(NamedTuple):
     name: str
     reason: str
     since: float
-    status: Mapping[str, Any]
+    status: JsonMapping
 
     @property
     def is_live(self) -> bool:
@@ -132,7 +132,7 @@ class RunStatus:
             self._pending.add(query_id)
             self._in_flight.pop(query_id, None)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         """Return the contents of `status.json` at this moment."""
         calls = self._calls()
         now = self._clock()

@@ -6,18 +6,18 @@ among the first `k` have fates whose shares sum to 1 - R@k exactly.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 from environments.base import Judgements
 from evals.run_schemas import Fate
-from tools.records import Step
+from tools.records import JsonMapping, JsonObject, Step
 
-Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on disk
+Row = JsonMapping  # a step, or another part of an outcome, as it is on disk
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def attribute(
     outcome: Row,
     ranking: Sequence[str],
     judgements: Judgements,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return the fate of each document that recall counts, in the format of attribution.jsonl; highest
     grade first.
 
@@ -202,7 +202,7 @@ class LossCounts:
                 shares[fate] += Fraction(count, relevant_count * max(self.queries, 1))
         return shares
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """Return the part of scores.json: shares at every cutoff, and documents at the first."""
         documents = Counter({fate.value: 0 for fate in Fate})
         for (cutoff, fate, _), count in self._counts.items():
@@ -224,7 +224,7 @@ def attribution_json(
     relevant: Sequence[Row],
     outcome: Row,
     judgements: Judgements,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a line of attribution.jsonl: the query, the counted documents, their fates, and
     documents scored as another unit.
     """

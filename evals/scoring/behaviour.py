@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS, Fate
@@ -22,10 +22,11 @@ from evals.scoring.metrics import check_metric, is_pairwise
 from evals.scoring.system_names import name_systems
 from tools import schemas
 from tools.number_format import number as format_number
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable, TextBlock, render_terminal
 from tools.text import content_words
 
-Result = dict[str, Any]  # what `compare_behaviour` returns and --json prints
+Result = JsonObject  # what `compare_behaviour` returns and --json prints
 # So begins the folder of causes that a model named (evals/judging/loss_causes.py)
 NAMED = f"{scored_run.JUDGED}causes"
 EXAMPLES = 3  # of a figure, or of a kind of failure
@@ -64,7 +65,7 @@ class QueryBehaviour(NamedTuple):
     # relevant unit -> number of the search that first brought it, from 1
     surfaced: dict[str, int]
     # All relevant documents, in the format of attribution.jsonl.
-    lost: Sequence[Mapping[str, Any]]
+    lost: Sequence[JsonMapping]
 
 
 def compare_behaviour(paths: Sequence[Path]) -> Result:
@@ -153,7 +154,7 @@ def _observe(run: scored_run.ScoredRun, query_id: str) -> QueryBehaviour:
 class _StepObserver:
     """Takes the steps of a query in their order, and keeps figures, costs and notes."""
 
-    def __init__(self, row: Mapping[str, Any]) -> None:
+    def __init__(self, row: JsonMapping) -> None:
         """`row` is the query's line of attribution.jsonl."""
         self._units = row.get("units", {})
         self.relevant = {history["unit"]: history for history in row["relevant"]}
@@ -168,7 +169,7 @@ class _StepObserver:
         self._results_before = set[str]()
         self._calls_so_far = 0
 
-    def add(self, number: int, step: Mapping[str, Any]) -> None:
+    def add(self, number: int, step: JsonMapping) -> None:
         """Take the next step."""
         usage = Counter(step.get("usage") or {})
         tool = step["tool"]
@@ -195,7 +196,7 @@ class _StepObserver:
         for key in (f"hop {step.get('hop', 0)}", f"call {calls}", tool):
             self.costs[key].update(cost)
 
-    def _add_search(self, number: int, step: Mapping[str, Any]) -> None:
+    def _add_search(self, number: int, step: JsonMapping) -> None:
         words = set(content_words(step["argument"]))
         results = set(step["doc_ids"])
         # The first search is new by itself, which says nothing.
@@ -230,7 +231,7 @@ def read_causes(run: scored_run.ScoredRun) -> Result | None:
     if not files:
         return None
     remedy = "remove it, and have the failures named again"
-    causes: Result = schemas.read_file(dict[str, Any], files[-1], remedy)
+    causes: Result = schemas.read_file(JsonObject, files[-1], remedy)
     return causes
 
 
@@ -306,7 +307,7 @@ def list_failures(
                 yield kind_of_failure, failure
 
 
-def _last_step(history: Mapping[str, Any]) -> int:
+def _last_step(history: JsonMapping) -> int:
     """Return the step that decided about a document, else showed it, else surfaced it, else 0."""
     for key in ("decision_step", "shown_step", "search"):
         step: int | None = history.get(key)
@@ -321,7 +322,7 @@ def fate_cutoff(run: scored_run.ScoredRun) -> int:
 
 
 def _classify(
-    history: Mapping[str, Any],
+    history: JsonMapping,
     fate: Fate,
     query: QueryBehaviour,
     counterparts: Sequence[QueryBehaviour],

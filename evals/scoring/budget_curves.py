@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,9 @@ from evals.scoring.statistics import bootstrap_means
 from evals.scoring.system_names import name_systems
 from tools.errors import UnknownName, UsageError
 from tools.number_format import some_queries
+from tools.records import JsonMapping, JsonObject
 
-Result = dict[str, Any]  # what `curves` returns and --json prints
+Result = JsonObject  # what `curves` returns and --json prints
 SEEN = (
     "surfaced",
     "shown",
@@ -151,9 +152,7 @@ def _refuse(run: ScoredRun, axis: str) -> str:
     return "the price of its model is not known" if unknown else ""
 
 
-def _why_nothing(
-    metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, Any]
-) -> str:
+def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: JsonMapping) -> str:
     for axis, drawn_runs in drawn.items():
         for name, reason in refused[axis].items():
             return (

@@ -60,8 +60,9 @@ from evals.scoring.system_names import name_systems
 from evals.scoring.system_ranking import rank_systems
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.number_format import plural
+from tools.records import JsonObject
 
-Result = dict[str, Any]  # what `compare` returns and --json prints
+Result = JsonObject  # what `compare` returns and --json prints
 MOVED = 5  # queries shown that moved most, up and down each
 LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
 SEEDS = (
@@ -573,7 +574,7 @@ def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str,
     return {key: [before.get(key), after.get(key)] for key in changed}
 
 
-def _flatten(config: run_folder.Config) -> dict[str, Any]:  # without contract and provenance
+def _flatten(config: run_folder.Config) -> JsonObject:  # without contract and provenance
     flat = dict[str, Any]()
     for key in sorted(
         config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)

@@ -18,12 +18,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from environments.judged_ranking import JudgedRanking, RankingMetric
 from environments.ranking_metrics import METRIC_NAME, PAIRWISE, RANKING, judged_share
 from tools import code_digest, plugins
 from tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
+from tools.records import JsonMapping
 
 if TYPE_CHECKING:
     from environments.base import Comparison, Environment, Judgements
@@ -65,7 +66,7 @@ class Ranking:
         return first < second
 
 
-def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
+def ranking_of(outcome: JsonMapping) -> Ranking:
     """Return the ranking in an outcome (evals/run_folder.py); a failed query has an empty ranking."""
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
@@ -272,9 +273,7 @@ def apply_metric(name: str, judged: JudgedRanking) -> float | None:
     return RANKING[metric.function].compute(judged, metric.depth or WHOLE_RANKING)
 
 
-def metric_from_attribution(
-    name: str, ranking: Sequence[str], row: Mapping[str, Any]
-) -> float | None:
+def metric_from_attribution(name: str, ranking: Sequence[str], row: JsonMapping) -> float | None:
     """Compute a metric of a ranking of documents; `row` is the query's line of attribution.jsonl.
 
     That line does not have which documents are judged, so Judged@k cannot be computed from it.

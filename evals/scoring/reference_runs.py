@@ -10,10 +10,10 @@ aside, bound each other. A bound of another system (program, parameters, model o
 named in full, and no distance to it is given.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from evals import run_folder
 from evals.scoring.scored_run import CONTRACT, ScoredRun, T, align_columns, read_scores
@@ -21,6 +21,7 @@ from evals.scoring.statistics import Interval, PairedTest, paired, share_closed
 from programs import FLOOR
 from tools import pool_kinds
 from tools.errors import SextantError
+from tools.records import JsonMapping, JsonObject
 
 ReferenceKind = Literal["floor", "best", "union", "ceiling"]
 LABELS: dict[ReferenceKind, str] = {
@@ -107,9 +108,9 @@ class ReferenceRuns(NamedTuple):
                 descriptions.append(f"{label} {mean:.4f}: {self.describe(reference)}")
         return "; ".join(descriptions)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """Return the bounds as plain data, by kind."""
-        data: dict[str, Any] = {"metric": self.metric, **dict.fromkeys(LABELS)}
+        data: JsonObject = {"metric": self.metric, **dict.fromkeys(LABELS)}
         for reference, run in self.bounds.items():
             data[reference] = {
                 "mean": self.mean(reference),
@@ -138,7 +139,7 @@ class ReferenceRuns(NamedTuple):
         return function(*zip(*rows, strict=True)) if rows else None
 
 
-def read_reference_bounds(path: Path) -> dict[str, Any]:
+def read_reference_bounds(path: Path) -> JsonObject:
     """Return the bounds of the run in `path` among the folders next to it, as JSON.
 
     They are by the run's headline metric; folders that cannot be read are passed over.
@@ -158,7 +159,7 @@ def read_reference_bounds(path: Path) -> dict[str, Any]:
     return references_among(run, candidates, run.metric).json()
 
 
-def list_bounds(references: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def list_bounds(references: JsonMapping) -> list[tuple[str, JsonObject]]:
     """Return (label, bound) of the bounds in `ReferenceRuns.json`.
 
     The best bare retriever is left out if it is the run's own.

@@ -43,7 +43,7 @@ from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.number_format import choose_verb, plural, queries
 from tools.pool_kinds import describe_signs
-from tools.records import Query, Usage, usage_from_json, usage_json
+from tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
 from tools.result_table import write_csv
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
@@ -54,7 +54,7 @@ _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 def score(
     path: Path, environment: Environment, outcomes: run_folder.JsonlIndex | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return the content
     of scores.json.
 
@@ -138,7 +138,7 @@ def _largest_candidate_pool(environment: Environment) -> int | None:
     return max(sizes) if sizes and len(sizes) == len(environment.queries) else None
 
 
-def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
+def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> JsonObject:
     """Score the run in `path` again, by its own judgements if none are named; return the output of --json."""
     for name in metrics:
         check_metric(name)
@@ -199,7 +199,7 @@ def _check_ranking(
 
 def summarise_unfinished(
     config: run_folder.Config, environment: Environment, outcomes: run_folder.JsonlIndex
-) -> dict[str, Any]:
+) -> JsonObject:
     """Summarise a run with unanswered queries, without a score; metrics over the others are
     under "partial".
     """
@@ -229,14 +229,14 @@ class PartialScores:
     def __init__(self, config: run_folder.Config, environment: Environment) -> None:
         self.columns = Values()
         self.errors = dict[str, str]()
-        self.rows = dict[str, dict[str, Any]]()
+        self.rows = dict[str, JsonObject]()
         self._config = config
         self._environment = environment
         self._queries = {query.query_id: query for query in environment.queries}
         self._tally = _Tally()
         self._losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
 
-    def add(self, outcome: run_folder.Outcome, outcomes: Mapping[str, Any]) -> None:
+    def add(self, outcome: run_folder.Outcome, outcomes: JsonMapping) -> None:
         """Score an outcome; `outcomes` has those of all queries answered so far.
 
         A query that was added before, or is not of the task, changes nothing.
@@ -258,7 +258,7 @@ class PartialScores:
         self._losses.add(relevant)
         self.rows[query.query_id] = attribution_json(query.text, relevant, outcome, judgements)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """Return what scores.json would hold, with means over the answered queries."""
         environment = self._environment
         return self._tally.summary(self._config, len(environment.queries)) | {
@@ -299,7 +299,7 @@ def _line_ends(length: int, tag: str) -> list[str]:
 def _add_values(
     values: Values,
     outcome: run_folder.Outcome,
-    outcomes: Mapping[str, Any],
+    outcomes: JsonMapping,
     environment: Environment,
 ) -> None:
     query_id = outcome["query_id"]
@@ -312,7 +312,7 @@ def _add_values(
 
 def _summarise(
     values: Values, environment: Environment, *, resampled: bool
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     weights = {name: query_weights(name, environment) for name in values}
     return summarise_columns(values, weights, resampled=resampled)
 
@@ -331,7 +331,7 @@ def query_weights(name: str, environment: Environment) -> dict[str, int]:
 
 def summarise_columns(
     columns: Mapping[str, Column], weights: Mapping[str, Mapping[str, int]], *, resampled: bool
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     """Return each metric's mean with its interval, over the queries for which it is defined;
     None if there are none.
 
@@ -379,7 +379,7 @@ class _Tally:
         self._counts: Counter[str] = Counter()
         self._unusable: Counter[str] = Counter()
         self._used_in_part: Counter[str] = Counter()
-        self._failures: dict[str, dict[str, Any]] = {}  # the first of each kind, and how many
+        self._failures: dict[str, JsonObject] = {}  # the first of each kind, and how many
         self._read: Counter[str] = Counter(
             dict.fromkeys(("documents", "cut", "characters", "left_out"), 0)
         )
@@ -409,7 +409,7 @@ class _Tally:
         self._read.update(_count_read(trace["steps"]))
         self._usage += usage_from_json(outcome["usage"])
 
-    def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
+    def summary(self, config: run_folder.Config, queries: int) -> JsonObject:
         usage = usage_json(self._usage)
         provenance = config[run_folder.PROVENANCE]
         failures = sorted(self._failures.values(), key=lambda failure: -failure["queries"])[:KINDS]
@@ -441,7 +441,7 @@ class _Tally:
         return summary | {"notes": describe_cuts(summary)}
 
 
-def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def _count_read(steps: Iterable[JsonMapping]) -> dict[str, int]:
     """Count the documents of a query that were put into prompts, and the characters that the
     shortest showing of each cut off.
     """
@@ -463,7 +463,7 @@ def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     }
 
 
-def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
+def describe_cuts(scores: JsonMapping) -> list[str]:
     """Say in a line how much of its documents a run left out of prompts; none if that is
     nothing, or unknown.
     """
@@ -527,12 +527,12 @@ def _data_of(config: run_folder.Config) -> str:
     return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
 
 
-def _identity(look: dict[str, Any]) -> tuple[Any, ...]:
+def _identity(look: JsonObject) -> tuple[Any, ...]:
     """Return the keys of a look; a run folder's name has its configuration's digest in it."""
     return look.get("run"), look.get("task"), look.get("data_fingerprint")
 
 
-def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
+def _read_looks() -> dict[tuple[Any, ...], JsonObject]:
     looks = {}
     with suppress(OSError, SextantError):
         for line in files.iter_lines(files.sextant_home() / "looks.jsonl"):

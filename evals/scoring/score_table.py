@@ -3,8 +3,7 @@
 Tables of several runs are in evals/reporting.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
@@ -13,12 +12,13 @@ from programs import SCHEMES
 from tools import pool_kinds
 from tools.cli import print_json, print_stdout
 from tools.number_format import count_of, number, ordinal, plural, queries
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable, TextBlock, render_terminal
 
 # Characters of a waterfall that stand for all of the recall.
 BAR = 30
 
-Scores = Mapping[str, Any]
+Scores = JsonMapping
 
 
 def show_scores(scores: Scores, *, as_json: bool = False) -> None:
@@ -29,7 +29,7 @@ def show_scores(scores: Scores, *, as_json: bool = False) -> None:
         print_stdout(render_terminal(lay_out_scores(scores)), kept="in the run folder")
 
 
-def lay_out_scores(scores: Mapping[str, Any]) -> list[TextBlock]:
+def lay_out_scores(scores: JsonMapping) -> list[TextBlock]:
     """Lay out a run's scores: the task, the system, metrics, lost documents, bounds, usage."""
     blocks: list[TextBlock] = [*_headings(scores)]
     partial = scores.get("partial", {})
@@ -63,7 +63,7 @@ def _headings(scores: Scores) -> Iterator[str]:
         yield f"pools of {pool['size']} {content}, from {', '.join(pool['of'])}"
 
 
-def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> ResultTable:
+def _metrics_table(metrics: dict[str, JsonObject], scores: Scores) -> ResultTable:
     """Return a row for each metric.
 
     "nDCG@10 [gold]" is the metric nDCG@10 by the judgements "gold", which get a column.
@@ -115,7 +115,7 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> Result
     return ResultTable("", heads, rows)
 
 
-def _metric_cells(name: str, value: dict[str, Any]) -> list[str]:
+def _metric_cells(name: str, value: JsonObject) -> list[str]:
     low = value["low"]
     high = value["high"]
     interval = "too few queries"
@@ -134,7 +134,7 @@ def _resampled(means: dict[str, float] | None) -> str:
     return f"{means['mean']:.4f} +- {means['error']:.4f}" if means else ""
 
 
-def _losses_table(losses: dict[str, Any]) -> ResultTable:
+def _losses_table(losses: JsonObject) -> ResultTable:
     cutoff = losses["cutoff"]
     shares = losses["at"][str(cutoff)]
     documents = losses["documents"]
@@ -207,7 +207,7 @@ def _query_counts(scores: Scores) -> str:
     return text
 
 
-def _describe_failure(failure: dict[str, Any]) -> str:
+def _describe_failure(failure: JsonObject) -> str:
     error = failure["error"]
     if failure["at"] and ", line " not in error:
         error += f", at {failure['at']}"
@@ -256,7 +256,7 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {label}" for label, count in counts.items())
 
 
-def _usage(usage: dict[str, Any]) -> str:
+def _usage(usage: JsonObject) -> str:
     """Return tokens and prices, with a comma before each."""
     tokens_in = f"{plural(usage['input_tokens'], 'token')} in"
     if cached := usage.get("cached_tokens"):
@@ -272,7 +272,7 @@ def _usage(usage: dict[str, Any]) -> str:
     return ", " + ", ".join(words)
 
 
-def _saving(usage: dict[str, Any]) -> str:
+def _saving(usage: JsonObject) -> str:
     paid = usage["paid_usd"]
     listed = usage["list_usd"]
     if paid is None or listed is None or listed <= paid:
@@ -283,7 +283,7 @@ def _saving(usage: dict[str, Any]) -> str:
     return f", which saved ${listed - paid:.4f}"
 
 
-def _price(usage: dict[str, Any]) -> str:
+def _price(usage: JsonObject) -> str:
     paid = usage["paid_usd"]
     listed = usage["list_usd"]
     if listed is None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from evals import run_folder
 from evals.run_folder import load_environment
@@ -23,6 +23,7 @@ from tools import files, schemas
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
 from tools.number_format import abbreviate, choose_verb, queries
 from tools.pool_kinds import describe_signs, read_kind
+from tools.records import JsonObject
 
 T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
@@ -52,7 +53,7 @@ class ScoredRun:
 
     path: Path  # as given
     config: run_folder.Config
-    scores: dict[str, Any]  # scores.json
+    scores: JsonObject  # scores.json
     # scores.csv: metric -> its values; the task's headline metric is the first
     columns: dict[str, Column]
     errors: dict[str, str]  # query_id -> why it failed, for those that did
@@ -64,7 +65,7 @@ class ScoredRun:
         return str(self.path)
 
     @property
-    def contract(self) -> dict[str, Any]:
+    def contract(self) -> JsonObject:
         """Its task and conditions, and how it was judged."""
         return {key: self.config.get(key) for key in CONTRACT} | {
             "judgements": self.scores["judgements"]
@@ -185,7 +186,7 @@ def align_columns(*columns: Mapping[str, float | None]) -> dict[str, tuple[float
 
     Queries that lack a value are left out.
     """
-    aligned: dict[str, Any] = {}
+    aligned: JsonObject = {}
     first, *others = columns
     for query_id, value in first.items():
         values = (value, *[column.get(query_id) for column in others])
@@ -319,9 +320,9 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
     return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")
 
 
-def read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
+def read_scores(path: Path, config: run_folder.Config) -> JsonObject:
     """Read and check scores.json of the run of `config`. ValueError if it is damaged."""
-    scores: dict[str, Any] = schemas.parse_json_exact(
+    scores: JsonObject = schemas.parse_json_exact(
         ScoresSchema, files.read_input(path / "scores.json", _LARGEST_TABLE)
     )
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:

@@ -7,11 +7,11 @@ chosen by the same queries, so a p says how sure its lead is, and is no test tha
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from evals.scoring.metrics import is_lower_better
 from evals.scoring.scored_run import Column, align_columns
 from evals.scoring.statistics import ALPHA, holm, sign_flip, subtract_columns
+from tools.records import JsonMapping, JsonObject
 
 # metric -> query id -> value of a system.
 SystemValues = Mapping[str, Column]
@@ -21,7 +21,7 @@ def rank_systems(
     systems: Sequence[SystemValues],
     metrics: Sequence[str],
     untested: Sequence[str] = (),
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return a row for each metric: means, the best systems, and those that do not differ from it.
 
     Lists are in the order of `systems`; `p` and `p_holm` are None for the best system, and where
@@ -53,8 +53,8 @@ def rank_systems(
     return rows
 
 
-def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> JsonObject:
+    row: JsonObject = {
         "metric": metric,
         "queries": len(values),
         "means": [None] * systems,
@@ -75,7 +75,7 @@ def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> dict[
     return row
 
 
-def _test(row: Mapping[str, Any], place: int, tests: int) -> float:
+def _test(row: JsonMapping, place: int, tests: int) -> float:
     leader = row["leader"]
     before = [values[leader] for values in row["values"]]
     after = [values[place] for values in row["values"]]

@@ -37,7 +37,7 @@ from tools.errors import SessionRefusal, UsageError
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.arguments import NO_BOOLEAN, read_object
 from tools.models.arguments import read as read_arguments
-from tools.records import Query, Submission, Usage, usage_json
+from tools.records import JsonObject, Query, Submission, Usage, usage_json
 from tools.schemas import Amount, Count, UsageSchema
 from tools.session import Toolbox
 
@@ -48,11 +48,11 @@ LONGEST_QUERY = 10_000  # characters
 LONGEST_NOTE = 100_000
 NOT_BOOKED = "what the agent has used is not booked: report it before submit"
 _AROUND_IDS = " \t\r\n\"'`[]"  # what models write around an id
-_TYPES: dict[Any, dict[str, Any]] = {
+_TYPES: dict[Any, JsonObject] = {
     str: {"type": "string"},
     int: {"type": "integer"},
 }  # as JSON Schema has them
-_IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+_IDS: JsonObject = {"type": "array", "items": {"type": "string"}}
 
 
 class Observation(NamedTuple):
@@ -214,7 +214,7 @@ class Episode:
             self._unit_of = judgements.unit_of or str
             self._relevant = judgements.recalled(query.query_id).keys()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the steps done so far, and what the limits leave; None is no limit."""
         with self._lock:
             steps = self.desk.session.trace.steps
@@ -470,7 +470,7 @@ def tool_parameters(tool: str) -> dict[str, inspect.Parameter]:
     }
 
 
-def describe(tool: str) -> dict[str, Any]:
+def describe(tool: str) -> JsonObject:
     """Return the name, the description and the JSON Schema of the parameters of a tool."""
     summary, _, listed = (inspect.getdoc(getattr(Episode, tool)) or "").partition("\n\nArgs:\n")
     descriptions = dict(line.strip().split(": ", 1) for line in listed.splitlines())

@@ -56,7 +56,7 @@ from tools.errors import SessionRefusal, UsageError
 from tools.interrupts import start_thread, wait_until
 from tools.models.arguments import SHOWN, list_unknown, read_object
 from tools.plugins import describe_exception as describe_error
-from tools.records import Query
+from tools.records import JsonObject, Query
 from tools.session import Toolbox
 from tools.text import replace_surrogates
 
@@ -109,7 +109,7 @@ class McpSessions:
         toolbox: Toolbox,
         depth: int,
         query: Query,
-    ) -> Iterator[tuple[Episode, str, dict[str, Any]]]:
+    ) -> Iterator[tuple[Episode, str, JsonObject]]:
         """Open an episode for the time of the block; yield it with its token, and the server as .mcp.json has it."""
         assert self._server
         token = secrets.token_urlsafe(24)
@@ -124,7 +124,7 @@ class McpSessions:
         finally:
             del self._episodes[token]
 
-    def card(self) -> dict[str, Any]:
+    def card(self) -> JsonObject:
         """Return the facts of the task that an agent may know."""
         if not (host := self.host):
             return {}
@@ -280,7 +280,7 @@ class McpServer:
         )
         return types.ReadResourceResult(contents=[text])
 
-    def _read(self, client: str, uri: str) -> dict[str, Any]:
+    def _read(self, client: str, uri: str) -> JsonObject:
         """Return the contents of a resource."""
         if uri.endswith("/task"):
             return self.clients.card()
@@ -321,7 +321,7 @@ class McpServer:
         self,
         client: str,
         tool: str,
-        arguments: dict[str, Any],
+        arguments: JsonObject,
         reported_usage: Any,
     ) -> tuple[list[str], bool]:
         """Return the texts that are the result of a call, and whether it failed here."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from tools.cli import print_stderr
 from tools.models.arguments import read_json
+from tools.records import JsonObject
 
 _FORMS = (
     "a request has a method, which is a text, and an id; a notification a method; an answer an id, "
@@ -32,7 +33,7 @@ class NoMessage(Exception):
         super().__init__(reason)
         self.code = code
 
-    def as_answer(self) -> dict[str, Any]:
+    def as_answer(self) -> JsonObject:
         """Return the message that says so."""
         return {
             "jsonrpc": "2.0",
@@ -41,7 +42,7 @@ class NoMessage(Exception):
         }
 
 
-def read_message(text: str | bytes) -> dict[str, Any]:
+def read_message(text: str | bytes) -> JsonObject:
     """Parse a message. NoMessage if it is none."""
     try:
         message = read_json(text if isinstance(text, bytes) else text.removeprefix("\ufeff"))
@@ -68,7 +69,7 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
-def write_message(message: dict[str, Any]) -> str:
+def write_message(message: JsonObject) -> str:
     """Write a message as JSON that every reader takes."""
     return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace").decode()
 

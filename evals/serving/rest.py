@@ -45,7 +45,7 @@ from tools.models.arguments import (
     read_form,
     read_json,
 )
-from tools.records import Hit
+from tools.records import Hit, JsonObject
 from tools.retrievers.base import Retriever, Search
 from tools.terminal import first_sentence
 
@@ -112,7 +112,7 @@ def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
         add(path, show, methods=["GET"])
         add(path, show, methods=["HEAD"], include_in_schema=False)
     add(session, rest.leave, methods=["DELETE"])
-    posts: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
+    posts: list[tuple[str, Callable[..., Any], JsonObject]] = [
         ("/sessions", rest.open, Opening.model_json_schema())
     ]
     posts += [("/retrieve", rest.retrieve, SearchR1Request.model_json_schema())]
@@ -152,7 +152,7 @@ class RestApi:
         """Tell how many queries there are, and how many of them are answered and open."""
         return self._host.state()
 
-    def open(self, body: Sent = None) -> dict[str, Any]:
+    def open(self, body: Sent = None) -> JsonObject:
         """Open a session for a query, by default the next; its id is the right to it."""
         opening = _checked(Opening, body)
         try:
@@ -172,7 +172,7 @@ class RestApi:
             **({"ignored": ignored} if ignored else {}),
         }
 
-    async def show(self, session: str) -> dict[str, Any]:
+    async def show(self, session: str) -> JsonObject:
         """Return the steps of a session so far."""
         return await self._call(session, self._find(session).state)
 
@@ -332,7 +332,7 @@ def _as_json(value: Any) -> Response:
     return Response(json.dumps(value), media_type="application/json")
 
 
-def _page(paths: dict[str, Any]) -> str:
+def _page(paths: JsonObject) -> str:
     """Return the description as a page that loads nothing."""
     rows = "".join(
         f"<dt><code>{method.upper()} "

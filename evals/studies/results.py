@@ -46,6 +46,7 @@ from evals.studies.run_cells import CellResult
 from evals.studies.study_file import StudyFile
 from tools import files as disk
 from tools.number_format import choose_verb, count_failed, number, plural
+from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable
 from tools.result_table import render_terminal as render_terminal
 
@@ -78,7 +79,7 @@ class StudyResults(NamedTuple):
         """How the programs of its runs differ from those of the papers, each line once."""
         return list_deviations(run for repeats in self.runs.values() for run in repeats)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """Return the cells, the tests and the findings as plain data."""
         cells = []
         for (row, task, request), folder, problem, unfit, _ in self.cells:
@@ -376,7 +377,7 @@ def _tests_table(results: StudyResults) -> ResultTable:
 
 
 def _cost_table(results: StudyResults) -> ResultTable:
-    usages: dict[str, list[Mapping[str, Any]]] = {}
+    usages: dict[str, list[JsonMapping]] = {}
     for (row, _), repeats in results.runs.items():
         usages.setdefault(row, []).extend(run.scores["usage"] for run in repeats)
     rows = []
@@ -390,7 +391,7 @@ def _cost_table(results: StudyResults) -> ResultTable:
     return report_table("study-cost", "Cost", heads, rows)
 
 
-def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> Any:
+def _sum(usages: Sequence[JsonMapping], key: str) -> Any:
     """Return the sum over runs; None if it is not known of a run."""
     amounts = [usage.get(key) for usage in usages]
     return None if None in amounts else sum(amounts)

@@ -55,6 +55,7 @@ from tools.errors import (
 from tools.interrupts import check_interrupts
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import plural
+from tools.records import JsonObject
 from tools.result_table import ResultTable, TextBlock
 from tools.retrievers.base import Retriever
 from tools.waiting import announced
@@ -455,7 +456,7 @@ def order_cells(cells: Sequence[StudyCell]) -> list[int]:
     return sorted(range(len(cells)), key=key)
 
 
-def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[CellResult]]:
+def estimate_cells(cells: Sequence[StudyCell]) -> tuple[JsonObject, list[CellResult]]:
     """Return the state of the cells with the cost of the rest, by cell, row and in all, and the
     results of cells that cannot be made.
 
@@ -480,8 +481,8 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[Cel
     return whole, results
 
 
-def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[dict[str, Any], CellResult]:
-    estimate: dict[str, Any] = {
+def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[JsonObject, CellResult]:
+    estimate: JsonObject = {
         "row": cell.row,
         "task": cell.task,
         "seed": cell.request.seed,
@@ -503,8 +504,8 @@ def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[dict[str, Any
     return estimate, CellResult(cell)
 
 
-def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    sums: dict[str, Any] = {"queries": sum(cell["queries"] for cell in cells)}
+def _add(cells: Sequence[JsonObject]) -> JsonObject:
+    sums: JsonObject = {"queries": sum(cell["queries"] for cell in cells)}
     for key in FIGURES:  # a price may not be known
         is_known = all(cell[key] for cell in cells)
         sums[key] = (
@@ -515,7 +516,7 @@ def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return sums
 
 
-def lay_out_ahead(estimate: dict[str, Any]) -> list[TextBlock]:
+def lay_out_ahead(estimate: JsonObject) -> list[TextBlock]:
     """Return the result of `estimate_cells` as a person reads it: the matrix of states, and the
     cost of the cells that are to be run.
     """
@@ -530,7 +531,7 @@ def lay_out_ahead(estimate: dict[str, Any]) -> list[TextBlock]:
     return blocks
 
 
-def _states_table(cells: Sequence[dict[str, Any]], causes: Sequence[str]) -> ResultTable:
+def _states_table(cells: Sequence[JsonObject], causes: Sequence[str]) -> ResultTable:
     # row -> task -> states, which seeds often share.
     matrix = dict[str, dict[str, dict[str, None]]]()
     tasks = list(dict.fromkeys(cell["task"] for cell in cells))
@@ -551,7 +552,7 @@ def _states_table(cells: Sequence[dict[str, Any]], causes: Sequence[str]) -> Res
     return ResultTable("", ["", *tasks], rows, range(len(tasks) + 1))
 
 
-def _cost_table(estimate: dict[str, Any]) -> ResultTable:
+def _cost_table(estimate: JsonObject) -> ResultTable:
     cells = estimate["cells"]
     rows = [
         [
@@ -577,7 +578,7 @@ def _cost_table(estimate: dict[str, Any]) -> ResultTable:
     return ResultTable("low, likely and high:", heads, rows, (0, 1))
 
 
-def _figures(row: dict[str, Any]) -> list[str]:
+def _figures(row: JsonObject) -> list[str]:
     figures = []
     for key, digits in FIGURES.items():
         levels = [f"{value:,.{digits}f}" for value in row[key].values()] if row[key] else []

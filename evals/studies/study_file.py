@@ -5,7 +5,7 @@ which the unnamed rows differ; rows of the same name are a row, on other tasks o
 Whether a row fits a task is known only when the task's data is there (work.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
@@ -19,6 +19,7 @@ from evals.scoring.metrics import check_metric
 from tools import cli_options, files, schemas
 from tools.errors import UnknownName, UsageError
 from tools.installation import find_page
+from tools.records import JsonMapping, JsonObject
 
 # Fields whose value is itself a list: only a list of lists multiplies.
 _LISTS = {option.name for option in fields(Request) if option.default == ()} | {"tasks"}
@@ -42,13 +43,13 @@ class StudyFile:
     name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
     tasks: Annotated[list[str], Field(min_length=1)]
     question: str = ""
-    fixed: dict[str, Any] = field(default_factory=dict)
+    fixed: JsonObject = field(default_factory=dict)
     budget: dict[Literal["usd", "calls", "tokens"], Annotated[float, Field(gt=0)]] = field(
         default_factory=dict
     )
     compare: dict[Literal["baseline", "metric"], str] = field(default_factory=dict)
-    rows: dict[str, Any] = field(default_factory=dict)
-    row: list[dict[str, Any]] = field(default_factory=list)
+    rows: JsonObject = field(default_factory=dict)
+    row: list[JsonObject] = field(default_factory=list)
 
 
 class StudyCell(NamedTuple):
@@ -79,7 +80,7 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
         check_metric(metric)
     rows = _name_rows(study)
     tasks = _list_tasks(study, study.tasks)
-    shared: dict[str, Any] = {f"budget_{name}": limit for name, limit in study.budget.items()}
+    shared: JsonObject = {f"budget_{name}": limit for name, limit in study.budget.items()}
     shared["runs"] = runs
     cells = []
     first = dict[tuple[str, str], Request]()
@@ -105,8 +106,8 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
 def _make_cells(
     study: StudyFile,
     row: str,
-    row_fields: Mapping[str, Any],
-    shared: Mapping[str, Any],
+    row_fields: JsonMapping,
+    shared: JsonMapping,
     tasks: Sequence[str],
 ) -> list[StudyCell]:
     own_tasks = _list_tasks(study, row_fields["tasks"]) if "tasks" in row_fields else tasks
@@ -138,7 +139,7 @@ def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(full_names))
 
 
-def _ask_about(task: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _ask_about(task: str, settings: JsonMapping) -> JsonObject:
     """Return the fields of a row for a task."""
     fields_of_row = {**settings, "task": task}
     if environments.is_place(task):  # `data` is for the other tasks
@@ -157,7 +158,7 @@ def list_tasks(name: str) -> list[str]:
     ]
 
 
-def _expand_rows(study: StudyFile) -> list[dict[str, Any]]:
+def _expand_rows(study: StudyFile) -> list[JsonObject]:
     """Return the fields of every row and seed."""
     listed = list(study.row)
     if study.rows or not study.row:
@@ -176,7 +177,7 @@ def _expand_rows(study: StudyFile) -> list[dict[str, Any]]:
     return expanded
 
 
-def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
+def _name_rows(study: StudyFile) -> list[tuple[str, JsonObject]]:
     """Return the name and the fields of every row and seed."""
     expanded = _expand_rows(study)
     unnamed = [_flatten(settings) for settings in expanded if "name" not in settings]
@@ -188,12 +189,12 @@ def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
     return named
 
 
-def _differing_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _differing_keys(rows: Sequence[JsonMapping]) -> list[str]:
     keys = dict.fromkeys(key for row in rows for key in row)
     return [key for key in keys if len({str(row.get(key)) for row in rows}) > 1]
 
 
-def _multiply(row_fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _multiply(row_fields: JsonMapping) -> list[JsonObject]:
     """Return the fields with each combination of the values that are listed for them."""
     choices = []
     for key, value in row_fields.items():
@@ -208,7 +209,7 @@ def _is_listed(key: str, value: Any) -> bool:
     return key not in _LISTS or any(isinstance(element, list) for element in value)
 
 
-def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(settings: JsonMapping) -> JsonObject:
     """Return the settings that a row can be named by: its options but the seed, and its parameters as `NAME=`.
 
     A parameter may have the name of an option: `-P pool=20` and `--pool union:300`.
@@ -220,7 +221,7 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     return options | parameters
 
 
-def _describe(flat: Mapping[str, Any], differ: Sequence[str]) -> str:
+def _describe(flat: JsonMapping, differ: Sequence[str]) -> str:
     words = []
     for key in differ:
         if key not in flat:

@@ -5,7 +5,6 @@ A result names runs by their places in the list that was asked for, from 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from evals.reporting.verdicts import ALPHA, describe_family, describe_verdict
 from evals.scoring.behaviour import FIGURES, compare_behaviour
@@ -15,6 +14,7 @@ from evals.scoring.scored_run import ScoredRun, align_columns
 from evals.scoring.statistics import TIE
 from evals.scoring.system_names import name_systems
 from tools.errors import SextantError
+from tools.records import JsonMapping, JsonObject
 
 # Keys of a comparison that the page shows.
 _SHOWN = (
@@ -32,7 +32,7 @@ _SHOWN = (
     "queries",
     "detectable",
 )
-Answer = dict[str, Any]
+Answer = JsonObject
 
 
 def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
@@ -84,7 +84,7 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
     }
 
 
-def _show(row: Mapping[str, Any], place: int) -> Answer:
+def _show(row: JsonMapping, place: int) -> Answer:
     shown: Answer = {"run": place}
     for key in _SHOWN:
         shown[key] = row.get(key)
@@ -122,7 +122,7 @@ def _difference(values: Sequence[float]) -> float:
     return max(values) - min(values)
 
 
-def _draw_axis(described: Mapping[str, Any], places: Mapping[str, int]) -> Answer:
+def _draw_axis(described: JsonMapping, places: Mapping[str, int]) -> Answer:
     lines = list[Answer]()
     for row in described["curves"]:
         line = {key: row[key] for key in ("mean", "low", "high", "end", "cost")}

@@ -5,13 +5,12 @@ Times are in seconds from the beginning of the query.
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tools.models.storage.request_store import CallTime, read_call_times
-from tools.records import Usage, total, usage_from_json, usage_json
+from tools.records import JsonMapping, JsonObject, Usage, total, usage_from_json, usage_json
 
-Step = Mapping[str, Any]
-Answer = dict[str, Any]
+Step = JsonMapping
+Answer = JsonObject
 # Seconds by which a call may seem to end after its step, as clocks are read one after the other.
 _CLOCKS = 0.25
 

@@ -29,7 +29,7 @@ from tools.errors import DataError, SextantError
 from tools.interrupts import start_thread
 from tools.models.storage.response_cache import NAME as ANSWERS
 from tools.number_format import queries
-from tools.records import Document
+from tools.records import Document, JsonMapping, JsonObject
 
 # Characters of a query's text in a list.
 BEGINNING = 200
@@ -46,7 +46,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # The keys of a run's configuration that load_environment reads.
 _DATA_KEYS = ("task", "data", "data_fingerprint", "split", "asked", "instruction")
 
-Answer = dict[str, Any]
+Answer = JsonObject
 
 
 class Judged(NamedTuple):
@@ -59,7 +59,7 @@ class Judged(NamedTuple):
 
     texts: dict[str, str]
     fates: dict[str, list[str]]
-    rows: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, JsonMapping]
     why: str
 
 

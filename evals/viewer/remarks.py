@@ -8,16 +8,16 @@ removes what was there. Nothing of a run is changed.
 
 import json
 import threading
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired
+from typing import Annotated, NamedTuple, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from tools import files, schemas
 from tools.errors import DataError, UsageError
+from tools.records import JsonMapping, JsonObject
 
 REMARKS = "remarks.jsonl"
 # Bytes of the file, and characters of a text.
@@ -44,7 +44,7 @@ class Subject(NamedTuple):
     step: int | None
 
 
-Remarks = dict[Subject, dict[str, Any]]
+Remarks = dict[Subject, JsonObject]
 
 
 def find_file(run: Path) -> Path:
@@ -87,7 +87,7 @@ class RemarkWriter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def add(self, run: Path, body: bytes) -> Mapping[str, Any]:
+    def add(self, run: Path, body: bytes) -> JsonMapping:
         """Write a remark on a run, a query or a step, and return it when it is on disk.
 
         UsageError for another form, DataError if it cannot be written.
@@ -99,7 +99,7 @@ class RemarkWriter:
         if "step" in sent and "query_id" not in sent:
             raise UsageError("a remark on a step names its query")
         now = datetime.now(UTC)
-        remark: dict[str, Any] = {
+        remark: JsonObject = {
             "time": now.isoformat(timespec="seconds"),
             "run": name_run(run),
         }

@@ -6,18 +6,18 @@ The tables that `evals.study` prints are in evals/studies/results.py.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tools import files
+from tools.records import JsonObject
 
 # Bytes of a table.
 LARGEST = 1 << 26
 
 # Returns what the page knows of the run in a folder, which has "mean", "done" and "queries".
-FindRun = Callable[[Path], dict[str, Any]]
+FindRun = Callable[[Path], JsonObject]
 
 
-def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[dict[str, Any]]:
+def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[JsonObject]:
     """Return the studies in the folders of runs `roots`, the one that changed last first.
 
     Each has its "name", "question", "page" (a path, "" without one), "rows", "tasks" and "cells": a
@@ -35,7 +35,7 @@ def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[dict[str, Any
     return [study for _, study in found]
 
 
-def _read(root: Path, file: Path, find_run: FindRun) -> dict[str, Any]:
+def _read(root: Path, file: Path, find_run: FindRun) -> JsonObject:
     table = files.loads(files.read_input(file, LARGEST))
     page = file.with_name("index.html")
     cells = []

@@ -13,14 +13,13 @@ from contextlib import closing
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import zstandard
 
 from evals.run_folder import Outcome
 from tools import files
 from tools.models.storage.request_store import translate_sqlite_errors
-from tools.records import Document
+from tools.records import Document, JsonObject
 
 # Places that a search returns.
 MOST = 200
@@ -35,7 +34,7 @@ _FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assi
 
 def find_words(
     outcomes: Mapping[str, Outcome], words: str, documents: Mapping[str, Document], answers: Path
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the first places of a run whose text has all of the words, in whatever case."""
     address = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
     with translate_sqlite_errors(answers), closing(sqlite3.connect(address, uri=True)) as reader:
@@ -58,7 +57,7 @@ class _Search:
         self._in_document = cache(self._read_document)
         self._in_parts = dict[int, str]()
 
-    def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
+    def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[JsonObject]:
         for query_id, outcome in outcomes.items():
             reported = set()
             for step, location, text, key in self._texts(outcome):

@@ -5,14 +5,13 @@ OBLIQ-Bench, appendices D.1 to D.3, in our own words. The rules without a model 
 a floor. The recipe is in evals/build/recipes/latent.py.
 """
 
-from typing import Any
-
 import dspy
 import pydantic
 
 from programs.build_stages.stage_program import Inputs, StageQuestion
 from tools.models.answer_checks import InvalidAnswer, Outputs
 from tools.models.passages import Passage
+from tools.records import JsonObject
 from tools.text import TermStatistics, content_words
 
 WORDS = 12  # of a passage in place of its attribute
@@ -195,7 +194,7 @@ def known_groups(inputs: Inputs, outputs: Outputs) -> None:
         raise InvalidAnswer("unknown ids", "a group is merged twice; join those rows")
 
 
-def sort(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def sort(inputs: Inputs, statistics: TermStatistics) -> list[JsonObject]:
     """Put every passage into the first kind: counting words does not tell how an attribute is carried."""
     return [
         {
@@ -217,7 +216,7 @@ def heaviest(text: str, statistics: TermStatistics, most: int) -> list[str]:
     return sorted(common, key=lambda word: (-statistics.weight(word), word))[:most]
 
 
-def extract(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def extract(inputs: Inputs, statistics: TermStatistics) -> list[JsonObject]:
     """Write down a passage's rarest words that others have as well; their beginning is the label."""
     rows = []
     for passage in inputs["passages"]:
@@ -234,7 +233,7 @@ def extract(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     return rows
 
 
-def label(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def label(inputs: Inputs, statistics: TermStatistics) -> list[JsonObject]:
     """Take a label in use whose word the description has, else its rarest word."""
     rows = []
     for passage in inputs["passages"]:
@@ -258,7 +257,7 @@ def collapse(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]
     ]
 
 
-def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def validate(inputs: Inputs, statistics: TermStatistics) -> list[JsonObject]:
     """Keep the members that share a word with the label or with another member."""
     texts = {passage.id: {*content_words(passage.text)} for passage in inputs["passages"]}
     named = {*content_words(inputs["label"])}

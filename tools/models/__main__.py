@@ -48,7 +48,7 @@ from tools.models.secrets import read_keys
 from tools.models.speed import Speed
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.openai_client import OpenAIClient
-from tools.records import total
+from tools.records import JsonObject, total
 from tools.result_table import DefinitionList, show
 from tools.waiting import announced
 
@@ -101,9 +101,7 @@ def command(arguments: argparse.Namespace) -> int:
     if spec.startswith("@"):
         _, url = parse(f"MODEL{spec}", "check")
         check_key(f"MODEL{spec}", settings.headers)
-        findings: dict[str, Any] = {
-            "models": _list_models(OpenAIClient("", url, settings=settings))
-        }
+        findings: JsonObject = {"models": _list_models(OpenAIClient("", url, settings=settings))}
         if not findings["models"]:
             raise RunIncomplete(
                 f"{url} lists no models; see whether it is there, and add /v1 where that is missing"
@@ -131,7 +129,7 @@ def _show(value: Any) -> str:
     )
 
 
-def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
+def check(spec: str, settings: ModelSettings) -> JsonObject:
     """Return the abilities of a model and the findings. ProviderRefused or RunIncomplete if it
     does not answer.
     """
@@ -179,7 +177,7 @@ def _keep_answers(lm: LanguageModel) -> list[ModelResponse]:
     return answers
 
 
-def _try_abilities(model: ConnectedModel, answers: list[ModelResponse]) -> dict[str, Any]:
+def _try_abilities(model: ConnectedModel, answers: list[ModelResponse]) -> JsonObject:
     """Return what became of a call of each kind; the error if the model answers none at all."""
     lm = model.lm
     asks = {
@@ -205,7 +203,7 @@ def _describe_server(
     model: ConnectedModel,
     limit: int,
     window_from: str,
-) -> dict[str, Any]:
+) -> JsonObject:
     lm = model.lm
     return {
         "server": lm.server.kind.name or None,
@@ -217,7 +215,7 @@ def _describe_server(
     }
 
 
-def _describe_answers(answers: list[ModelResponse], speed: Speed) -> dict[str, Any]:
+def _describe_answers(answers: list[ModelResponse], speed: Speed) -> JsonObject:
     usage = total(answer.usage for answer in answers)
     seconds = sum(answer.seconds for answer in answers)
     first = [answer.first for answer in answers if answer.first is not None]

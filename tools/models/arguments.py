@@ -17,6 +17,7 @@ from tools import files
 from tools.models import values
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.values import fold_name
+from tools.records import JsonMapping, JsonObject
 from tools.schemas import NESTED
 from tools.text import replace_surrogates
 
@@ -86,7 +87,7 @@ def _read_id(value: Any) -> str:
     return _read_text(value)
 
 
-def read_object(value: Any) -> Mapping[str, Any]:
+def read_object(value: Any) -> JsonMapping:
     """Read an object, or its JSON text; nothing, or null, counts as an empty object. ValueError
     else.
 
@@ -157,7 +158,7 @@ _FORMS: dict[str, type[BaseModel]] = {
 }
 
 
-def read(tool: str, arguments: Any) -> dict[str, Any]:
+def read(tool: str, arguments: Any) -> JsonObject:
     """Return the arguments of a tool by its own names for them. InvalidAnswer for an argument that
     is missing or has no meaning here.
 
@@ -213,7 +214,7 @@ def list_strange(form: type[BaseModel], value: Any) -> list[str]:
     return []
 
 
-def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
+def _by_own_names(form: type[BaseModel], value: Any) -> JsonObject:
     """Return the message by the names of the schema, without placeholders of omitted values."""
     object_sent = read_object(value)
     fields = form.model_fields

@@ -16,6 +16,7 @@ from dspy.adapters.utils import apply_output_field_defaults, parse_value
 
 from tools.models import call_context
 from tools.models.answer_checks import schema_constraints
+from tools.models.answer_schema import FieldValues
 from tools.models.elements import find_elements
 from tools.models.text_calls import read_arguments, read_calls
 from tools.models.tool_calls import is_tool_calls
@@ -88,7 +89,7 @@ def _cut_marks(line: str) -> str:
     return bare.rstrip(" \t")
 
 
-def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
+def read_loosely(signature: Any, answer: str) -> FieldValues | None:
     """Return the values of all fields of an answer in another form; None if a field is missing."""
     for texts in _candidates(signature, answer):
         values = _convert_all(signature, texts)
@@ -97,7 +98,7 @@ def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
     return None
 
 
-def read_parts(signature: Any, answer: str) -> dict[str, Any]:
+def read_parts(signature: Any, answer: str) -> FieldValues:
     """Return what an answer has of its fields, unconverted, in the form in which it has most of them.
 
     The fields are in the order of the answer, without the beginning of a marker at its end.
@@ -140,7 +141,7 @@ def _by_calls(
         yield {**fields, call_field: answer}
 
 
-def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
+def _convert_all(signature: Any, texts: Mapping[str, Any]) -> FieldValues | None:
     constraints = schema_constraints(call_context.current().checks)
     values = {}
     try:
@@ -212,7 +213,7 @@ def _by_markers(names: Mapping[str, str], answer: str) -> dict[str, str]:
     return texts
 
 
-def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any]]:
+def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[FieldValues]:
     """Yield the fields in each JSON object of an answer, also in nested objects; a broken object
     comes last.
     """
@@ -239,7 +240,7 @@ def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any
             yield fields
 
 
-def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> dict[str, Any]:
+def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> FieldValues:
     fields = {}
     for key, content in value.items():
         name = names.get(plain_name(key))

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, cast
 from tools import files
 from tools.errors import UnknownName, UsageError
 from tools.files import expand_user_path, sextant_home
+from tools.records import JsonObject
 
 _MILLION = 1e6
 _MODES = ("chat", "responses", "completion")  # in LiteLLM's table: what answers text with text
@@ -107,7 +108,7 @@ class Price(NamedTuple):
         )
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> JsonObject:
         """The price in dollars per million tokens, with its source and day, for a run's config."""
         prices = {
             name: _per_million(getattr(self, name)) for name in ("input", "cached_input", "output")
@@ -203,7 +204,7 @@ def _find_listed(model: str) -> Price | None:
     return base._replace(longer=tuple(longer), source=source)
 
 
-def _rates(row: dict[str, Any]) -> Price | None:
+def _rates(row: JsonObject) -> Price | None:
     """Return the prices in a row, or in a tier of it; None without input and output."""
     rates = {
         name: row[key] for name, key in _RATES.items() if isinstance(row.get(key), int | float)
@@ -216,7 +217,7 @@ def _rates(row: dict[str, Any]) -> Price | None:
     return Price(**{"cached_input": rates["input"], **rates, "cache_write": write})
 
 
-def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
+def _longer(row: JsonObject, base: Price) -> list[tuple[int, Price]]:
     """Return the dearer prices of longer prompts: each keeps the rates of the tier before that it
     does not change.
     """
@@ -232,7 +233,7 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
         named = {}
         for name, key in _RATES.items():
             named[name] = row.get(f"{key}_above_{written}_tokens")
-        changes: dict[str, Any] = {
+        changes: JsonObject = {
             name: value for name, value in named.items() if isinstance(value, int | float)
         }
         if price.cached_input == price.input and "input" in changes:
@@ -242,7 +243,7 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
     return longer
 
 
-def _row(model: str) -> dict[str, Any]:
+def _row(model: str) -> JsonObject:
     """Return the row of `provider/model`; {} for a name alone, which may be that of a server of the user's own."""
     provider, slash, name = model.partition("/")
     for row in (_table().get(model, {}), _table().get(name, {})) if slash else ():
@@ -253,11 +254,11 @@ def _row(model: str) -> dict[str, Any]:
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def _table() -> dict[str, JsonObject]:
     name = "litellm/model_prices_and_context_window_backup.json"
     path = Path(str(metadata.distribution("litellm").locate_file(name)))
     return (
-        cast(dict[str, dict[str, Any]], json.loads(path.read_text(encoding="utf-8")))
+        cast(dict[str, JsonObject], json.loads(path.read_text(encoding="utf-8")))
         if path.is_file()
         else {}
     )
@@ -324,7 +325,7 @@ def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
         raise UsageError(f"{path} has a section {name!r}, which names no model; write {forms}")
     if unknown := section.keys() - (known := {*_RATES, "as_of", "window", "max_tokens"}):
         raise UnknownName(f"key of {name!r} in {path}", min(unknown), sorted(known))
-    rates: dict[str, Any] = {
+    rates: JsonObject = {
         key: _rate(section[key], path, name, key) for key in _RATES if key in section
     }
     for key in ("input", "output"):

@@ -9,7 +9,7 @@ kind of a server, such as the price of its models.
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ import dspy
 import orjson
 
 from tools.models.model_spec import UNKNOWN, ServerInfo, ServerKind
+from tools.records import JsonMapping, JsonObject
 
 SECONDS = 2.0  # for each of the two questions
 _MOST = 1_000_000_000  # tokens of a window; more is a mistake
@@ -140,7 +141,7 @@ def get_json(wire: Any, path: str, seconds: float) -> Any:
         return None
 
 
-def _row(listing: Any, model: str) -> Mapping[str, Any]:
+def _row(listing: Any, model: str) -> JsonMapping:
     """Return the entry of a listing for the model; if its name is not there, of the only model, or
     the listing itself.
     """
@@ -153,15 +154,15 @@ def _row(listing: Any, model: str) -> Mapping[str, Any]:
     named = [row for row in rows if model in map(row.get, ("id", "model", "name", "model_name"))]
     if not named and len(rows) == 1:
         named = rows
-    chosen: dict[str, Any] = named[0] if named else {}
+    chosen: JsonObject = named[0] if named else {}
     return chosen
 
 
-def _window(row: Mapping[str, Any]) -> int | None:
+def _window(row: JsonMapping) -> int | None:
     blocks = [row, *(_mapping(row.get(block_name)) for block_name in _WINDOW_BLOCKS)]
     windows: Iterator[Any] = (block.get(name) for name in _WINDOWS for block in blocks)
     return next((value for value in windows if type(value) is int and 0 < value <= _MOST), None)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tools.models.elements import find_elements
 from tools.models.values import RepairBudget, TooBroken, plain_name, repair_json
+from tools.records import JsonMapping, JsonObject
 
 
 class TextCall(NamedTuple):
@@ -24,7 +25,7 @@ class TextCall(NamedTuple):
     start: int
     end: int
     name: str
-    arguments: dict[str, Any] | str  # a text if it is no JSON object
+    arguments: JsonObject | str  # a text if it is no JSON object
 
 
 class Reading(NamedTuple):
@@ -155,9 +156,7 @@ def find_tool(name: str, names: Collection[str]) -> str:
     return name
 
 
-def identify(
-    calls: Sequence[Mapping[str, Any]], conversation: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def identify(calls: Sequence[JsonMapping], conversation: Sequence[JsonMapping]) -> list[JsonObject]:
     """Return the calls of a conversation's next turn, each with an id that no other call has.
 
     An id of the server is kept, because the server may want to see it again. New ids are nine letters
@@ -177,7 +176,7 @@ def identify(
     return identified
 
 
-def shorten_ids(conversation: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def shorten_ids(conversation: Sequence[JsonMapping]) -> list[JsonObject]:
     """Return a conversation in which all ids of calls have nine letters and digits, for servers that refuse others."""
     short_ids = {}
     for turn, message in enumerate(conversation):
@@ -231,7 +230,7 @@ def _read_tags(
             limit = starts[index + 1].start()
         closing = _FUNCTION_END.search(text, start.end(), limit)
         body = text[start.end() : closing.start() if closing else limit]
-        arguments: dict[str, Any] | str = {
+        arguments: JsonObject | str = {
             parameter["name"]: _plain(parameter["value"]) for parameter in _PARAMETER.finditer(body)
         }
         if not arguments and body.strip():
@@ -242,7 +241,7 @@ def _read_tags(
         yield TextCall(call.start(), call.end(), call[1], _read_pairs(call[2]))
 
 
-def _read_pairs(text: str) -> dict[str, Any]:
+def _read_pairs(text: str) -> JsonObject:
     """Return the arguments in GLM's tags: <arg_key>query</arg_key><arg_value>ferry</arg_value>."""
     pairs = {}
     for part in text.split("<arg_key>")[1:]:
@@ -304,7 +303,7 @@ _JSON_START = re.compile(r"[\[{](?=\s*[\[{\"'\w])")
 
 class _JsonCall(NamedTuple):
     name: str
-    arguments: dict[str, Any] | str
+    arguments: JsonObject | str
 
 
 def _read_json(
@@ -362,7 +361,7 @@ def _find_calls(
         yield call
 
 
-def _is_declaration(value: Mapping[str, Any]) -> bool:
+def _is_declaration(value: JsonMapping) -> bool:
     """Return whether a JSON object describes a tool, as the prompt does, and calls none.
 
     Chat templates write the tools of a request into the prompt in this form, and small models copy it.
@@ -375,9 +374,7 @@ def _is_declaration(value: Mapping[str, Any]) -> bool:
     )
 
 
-def _read_call(
-    value: dict[str, Any], names: Collection[str], budget: RepairBudget
-) -> _JsonCall | None:
+def _read_call(value: JsonObject, names: Collection[str], budget: RepairBudget) -> _JsonCall | None:
     """Return the call that a JSON object states; None if it states none."""
     name_key = _first_key(value, _NAME_KEYS, lambda name: isinstance(name, str) and name.strip())
     argument_key = _first_key(value, _ARGUMENT_KEYS, lambda arguments: True)
@@ -397,9 +394,7 @@ def _read_call(
     return None
 
 
-def _first_key(
-    value: Mapping[str, Any], keys: Iterable[str], fits: Callable[[Any], Any]
-) -> str | None:
+def _first_key(value: JsonMapping, keys: Iterable[str], fits: Callable[[Any], Any]) -> str | None:
     return next((key for key in keys if key in value and fits(value[key])), None)
 
 
@@ -423,7 +418,7 @@ def _decode(
     return None, start
 
 
-def _object(text: str, budget: RepairBudget) -> dict[str, Any] | None:
+def _object(text: str, budget: RepairBudget) -> JsonObject | None:
     with suppress(ValueError, RecursionError):
         value = json.loads(text, strict=False)
         return value if isinstance(value, dict) else None
@@ -490,7 +485,7 @@ def _find_end(
     return None
 
 
-def _parse_python(written: str) -> dict[str, Any] | str | None:
+def _parse_python(written: str) -> JsonObject | str | None:
     """Return the arguments of a call, by name, or the only argument without a name; None if it is no call of values."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         call = ast.parse(written, mode="eval").body
@@ -579,7 +574,7 @@ def _identify_tool(
     text: str,
     parameters: Mapping[str, Collection[str]],
     budget: RepairBudget,
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[str, JsonObject]:
     """Return the only tool that takes the arguments of which a text consists; "" if there is none."""
     arguments = _object(text, budget) if text.strip().endswith("}") else None
     if not arguments:
@@ -602,9 +597,7 @@ _READERS: tuple[Callable[[str, Collection[str], RepairBudget], Iterator[TextCall
 )
 
 
-def read_arguments(
-    written: Any, parameters: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
+def read_arguments(written: Any, parameters: JsonMapping | None = None) -> JsonObject | None:
     """Return the arguments of a call as an object, from any of their forms; None if they are no arguments.
 
     With the names of the tool's `parameters`, a text that is no JSON is the value of the only

@@ -6,6 +6,8 @@ Prices are in prices.py, sums of usage in tools/records.py.
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from tools.records import JsonObject
+
 # Usage blocks are OpenAI's Chat Completions ("prompt_tokens") and Responses ("input_tokens"), DSPy's and LiteLLM's for
 # other providers, and Anthropic's own. They differ in three points that cost money when they are missed:
 # - Anthropic counts what was read from its cache, or written to it, beside "input_tokens"; everybody else within it.
@@ -54,7 +56,7 @@ def read_report(usage: Any) -> TokenCounts | None:
     return None
 
 
-def _read(usage: dict[str, Any]) -> TokenCounts | None:
+def _read(usage: JsonObject) -> TokenCounts | None:
     chat = usage.get("prompt_tokens") is not None
     name_in, name_out = (
         ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
@@ -91,7 +93,7 @@ def _recounted(tokens: int) -> float:
     return tokens + max(RECOUNT_TOKENS, RECOUNT_SHARE * tokens)
 
 
-def _count(block: dict[str, Any], name: str) -> int:
+def _count(block: JsonObject, name: str) -> int:
     count = block.get(name)
     if count is None:
         return 0
@@ -100,7 +102,7 @@ def _count(block: dict[str, Any], name: str) -> int:
     return count
 
 
-def _details(usage: dict[str, Any], name: str) -> dict[str, Any]:
+def _details(usage: JsonObject, name: str) -> JsonObject:
     details = usage.get(name) or {}  # some gateways write an empty one as []
     if not isinstance(details, dict):
         raise ValueError

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 from tools import code_digest
 from tools import files as disk
 from tools.errors import DataError, UnknownName, UsageError
+from tools.records import JsonMapping, JsonObject
 from tools.retrievers.devices import device
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class StoredIndex(NamedTuple):
     """An index on disk, or its draft."""
 
     name: str
-    key: Mapping[str, Any]  # empty for a draft that says nothing yet
+    key: JsonMapping  # empty for a draft that says nothing yet
     bytes: int
     finished: bool
     in_use: bool  # somebody is building it
@@ -290,7 +291,7 @@ def _sound(folder: Path) -> bool:  # every file as it was written, see `disk.che
     return True
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> JsonObject:
     with suppress(OSError, ValueError):
         manifest = disk.loads(disk.read_input(folder / _MANIFEST))
         if isinstance(manifest, dict) and isinstance(manifest.get("key", {}), dict):

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 from environments.readers import raw_files
 from environments.readers.documents.pages import NEEDED, need, read_text
 from tools.errors import DataError
+from tools.records import JsonObject
 
 # Links that show no words, or leave the page.
 _NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)
@@ -47,7 +48,7 @@ class Unwritten(NamedTuple):
     """A document of a file, before it is parsed, which takes time."""
 
     where: str  # its location, for messages
-    write: Callable[[], dict[str, Any]]  # makes the row; to be called before the next document
+    write: Callable[[], JsonObject]  # makes the row; to be called before the next document
 
 
 def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
@@ -83,14 +84,14 @@ def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -> dict[str, Any]:
+def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -> JsonObject:
     row = {"id": doc_id, "text": _write_sections(element, record.sections)}
     for name in record.fields:
         row[name] = " ".join(_texts(element, name))
     return row
 
 
-def _write_page(element: ElementTree.Element) -> dict[str, Any]:
+def _write_page(element: ElementTree.Element) -> JsonObject:
     number, title, wikitext = (element.findtext(f"{{*}}{path}") or "" for path in _PAGE)
     text = write_markdown(wikitext)
     return {

@@ -30,6 +30,7 @@ from environments.readers.documents.reading import (
 from tools.errors import RunIncomplete
 from tools.forkserver import fork_server
 from tools.interrupts import check_interrupts
+from tools.records import JsonObject
 
 Leave = Callable[
     [str, str, str], object
@@ -107,7 +108,7 @@ class Readers:
         form: str,
         doc_id: str,
         record: XmlPaths,
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    ) -> Iterator[tuple[str, JsonObject]]:
         """Yield (place, row) of each document of a file. DataError if it is damaged."""
         mib = path.stat().st_size / MIB
         limits = self._limits
@@ -142,9 +143,7 @@ class Readers:
             self._leave(f"{doc_id}:{stop.at}", stop.reason, stop.evidence)
             request = request._replace(done=stop.at, seconds_in_all=seconds_left)
 
-    def _read_on(
-        self, request: Request
-    ) -> Generator[tuple[str, dict[str, Any]], None, _Stop | None]:
+    def _read_on(self, request: Request) -> Generator[tuple[str, JsonObject], None, _Stop | None]:
         """Yield the rows of a file, and return why there are no more; None at its end."""
         rows_done = request.done
         at = 0

@@ -24,6 +24,7 @@ from typing_extensions import TypedDict
 
 from tools import files, schemas
 from tools.errors import DataError, RunIncomplete
+from tools.records import JsonObject
 from tools.schemas import Amount, Key, UsageSchema
 
 TABLE = """
@@ -100,7 +101,7 @@ class CallRow(TypedDict, total=False):
     first: Amount | None
 
 
-def parse_row(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+def parse_row(columns: Sequence[str], row: Sequence[Any]) -> JsonObject:
     """Return a row by its columns, with its JSON read. ValueError for other than was written there."""
     named = dict(zip(columns, row, strict=True))
     for column in named.keys() & {"usage", "outputs"}:
@@ -148,7 +149,7 @@ def insert_many(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[A
         writer.execute(f"INSERT {into} VALUES {places}", [value for row in batch for value in row])
 
 
-def read_call(path: Path, key: str) -> dict[str, Any] | None:
+def read_call(path: Path, key: str) -> JsonObject | None:
     """Return the call `key` of the answers at `path`, with its request; None if it is not kept.
 
     It has "messages", as Chat Completions has them, "tools" and "settings"; if the prompt was not
@@ -230,7 +231,7 @@ def _join(reader: sqlite3.Connection, request: str) -> bytes:
     return b"" if None in texts else b"".join(map(zstandard.decompress, texts))
 
 
-def _parse(request: bytes) -> dict[str, Any]:
+def _parse(request: bytes) -> JsonObject:
     """Return the messages, tools and settings of a request, whichever the protocol, or DSPy's pair of both."""
     if not request:
         return {"messages": None, "tools": [], "settings": {}}
@@ -251,7 +252,7 @@ def _parse(request: bytes) -> dict[str, Any]:
     }
 
 
-def _message(item: dict[str, Any]) -> dict[str, Any]:
+def _message(item: JsonObject) -> JsonObject:
     """Return an item of the Responses protocol as a message of Chat Completions."""
     if item.get("type") == "function_call":
         function = {"name": item["name"], "arguments": item["arguments"]}

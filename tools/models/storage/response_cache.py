@@ -24,7 +24,7 @@ from tools.cli import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.models.storage import request_store
 from tools.models.storage.request_store import parse_row, translate_sqlite_errors
-from tools.records import Usage, usage_from_json, usage_json
+from tools.records import JsonObject, Usage, usage_from_json, usage_json
 from tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 
 _LOG = logging.getLogger("sextant")
@@ -80,7 +80,7 @@ class UsageTotals(NamedTuple):
         Usage()
     )  # of answered requests, and failed ones that reported any; list prices of cached ones, too
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """Return the books as --json prints them."""
         failed = {"failed": sum(self.faults.values()), "faults": dict(sorted(self.faults.items()))}
         return {
@@ -92,7 +92,7 @@ class UsageTotals(NamedTuple):
         }
 
 
-Row = dict[str, Any]  # of one request, by the names of the columns, of which each row has the same
+Row = JsonObject  # of one request, by the names of the columns, of which each row has the same
 
 
 class _WriteBatch:
@@ -267,7 +267,7 @@ class ResponseCache:
         values: Sequence[Any] = (),
         *,
         damage: str = "",
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[JsonObject]:
         """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage`
         names the remedy.
         """

@@ -7,8 +7,10 @@ several lines.
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from tools.records import JsonMapping, JsonObject
 
 DONE = b"data: [DONE]\n\n"
 _STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -25,7 +27,7 @@ _DELTAS = ("response.output_text.delta", "response.reasoning_text.delta")
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
-def stream_options(*, chat: bool, each: bool) -> dict[str, Any]:
+def stream_options(*, chat: bool, each: bool) -> JsonObject:
     """Return the options that request a stream with usage at its end, or with `each` of its events."""
     options = {"include_usage": True} | ({"continuous_usage_stats": True} if each else {})
     return {"stream": True} | ({"stream_options": options} if chat else {})
@@ -59,7 +61,7 @@ def first_token_offset(body: bytes) -> int:
     return match.end() if match else 0
 
 
-def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
+def merge_chunks(events: Sequence[Any]) -> JsonObject:
     """Return the answer that the events of a stream make up, with "error" for a stream that has or
     meets an error.
     """
@@ -110,7 +112,7 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _merge_responses(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge_responses(deltas: Sequence[JsonMapping]) -> JsonObject:
     """Return the response of a stream that was left before its last event, which has all of it."""
     texts = defaultdict[str, str](str)
     for event in deltas:
@@ -131,7 +133,7 @@ def _merge_responses(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _add(target: dict[str, Any], piece: Mapping[str, Any]) -> None:
+def _add(target: JsonObject, piece: JsonMapping) -> None:
     for name, value in piece.items():
         if isinstance(value, dict):
             _add(target.setdefault(name, {}), value)
@@ -145,7 +147,7 @@ def _add(target: dict[str, Any], piece: Mapping[str, Any]) -> None:
             target[name] = value
 
 
-def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, Any]:
+def _same(items: list[JsonObject], piece: JsonMapping) -> JsonObject:
     """Return the item that a piece goes on with; some servers number all calls of an answer 0, or none."""
     index = piece.get("index")
     identity = piece.get("id")
