@@ -10,7 +10,7 @@ is in the source.
 Names and folders of Sextant's files do not count either, so that a module that is moved or renamed
 makes no new run: an import counts by the content of the module that it names.
 
-The parts of a file that count are kept in __pycache__ beside it, as Python keeps bytecode: to parse
+The parts of a file that count are kept in __pycache__ next to it, as Python keeps bytecode: to parse
 a hundred files takes longer than all searches of a small run.
 """
 
