@@ -144,10 +144,12 @@ def kth_score_lower_bound(scores: NDArray[Any], k: int) -> float:
         return -np.inf
     # np.partition takes a millisecond for 16,000 scores of which most are equal, such as 0.
     least = scores.min()
-    larger = scores[scores > least]
+    # Half of the time of scores[scores > least], where a third of them is larger.
+    larger = scores.compress(scores > least)
     if len(larger) < k:
         return float(least)
-    return float(np.partition(larger, len(larger) - k)[len(larger) - k])
+    larger.partition(len(larger) - k)
+    return float(larger[len(larger) - k])
 
 
 class Ranker:
