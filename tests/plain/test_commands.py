@@ -1,4 +1,4 @@
-"""Every command and sub-command of docs/reference.md, typed as `sextant ...` and as `python -m ...`."""
+"""Every command and sub-command, typed as `sextant ...` and as `python -m ...`."""
 
 import argparse
 import re
@@ -17,14 +17,11 @@ from plain_installation import ROOT, STUDY, Shell
 from results import Result
 
 from environments import obliq
+from evals.__main__ import COMMANDS
 from tools.wrapping import CONTINUED
 
-# `sextant NAME` and the same as `python -m MODULE`, as the table of commands has them
-TYPED = re.findall(
-    r"^\| `([a-z]+)` \| `python -m ([\w. ]+)` \|",
-    (ROOT / "docs/reference.md").read_text(encoding="utf-8"),
-    re.M,
-)
+# `sextant NAME` and the same as `python -m MODULE`
+TYPED = [(name, module) for name, (module, _) in COMMANDS.items()]
 
 
 class Leaf(NamedTuple):

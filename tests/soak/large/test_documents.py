@@ -5,26 +5,6 @@ import re
 import pytest
 from conftest import ROOT
 
-from optimizers import compile
-
-REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
-
-
-def test_the_references_compilation_is_what_tuning_prints(tmp_path, command_of):
-    words = (
-        "--program",
-        "multihop",
-        "--task",
-        "congress",
-        "--optimizer",
-        "tune",
-        "--runs",
-        tmp_path,
-    )
-    printed = "\n".join(line.rstrip() for line in command_of(compile)(*words).out.splitlines())
-    shown = re.search(r"--optimizer\s+tune`\s+begins\s+with\n\n```\n(.*?)\n```", REFERENCE, re.S)[1]
-    assert shown.count("\n") > 10 and printed.startswith(shown)
-
 
 @pytest.mark.parametrize(
     ("name", "task"),
