@@ -20,6 +20,7 @@ from tools.records import Query
 # relevant" and absence is "not judged", and the two are kept apart because some metrics tell them
 # apart.
 Qrels = Mapping[str, Mapping[str, float]]
+Grades = dict[str, dict[str, float]]  # the same, while they are gathered
 _Value = TypeVar("_Value")
 
 SPLITS = ("dev", "test", "all")

@@ -24,6 +24,7 @@ from environments.base import (
     Comparison,
     DevSplit,
     Environment,
+    Grades,
     Judgements,
     LoadRequest,
     Release,
@@ -94,7 +95,7 @@ class EnvironmentDraft:
         default_factory=dict
     )  # text -> doc_id of the first document with it
     queries: list[Query] = field(default_factory=list)
-    grades: dict[str, dict[str, float]] = field(default_factory=dict)
+    grades: Grades = field(default_factory=dict)
     comparisons: dict[str, tuple[Comparison, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from environments.base import Qrels
+from environments.base import Grades, Qrels
 from environments.folders import leads_outside
 from environments.readers import document_ids, obliq_layout, raw_files
 from environments.readers import files as tables
-from environments.readers.obliq_layout import Collection, Contradiction, Grades, Placed, TopicFields
+from environments.readers.obliq_layout import Collection, Contradiction, Placed, TopicFields
 from environments.readers.raw_files import find_ending
 from tools import files as disk
 from tools.corpus import Corpus

@@ -29,7 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.base import Qrels
+from environments.base import Grades, Qrels
 from environments.readers import document_ids, raw_files
 from environments.readers import files as tables
 from tools import files as disk
@@ -48,7 +48,6 @@ _DIGESTS = ".digests.json"  # beside the stored corpora
 # The document's place, for messages ("FILE, line 7"), and the document.
 Placed = tuple[str, Document]
 Reader = Callable[[], Iterator[Placed]]
-Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
 class Contradiction(DataError):

@@ -29,7 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 from environments import task_card
-from environments.base import POOLED, EmptySplit, Environment
+from environments.base import POOLED, EmptySplit, Environment, Grades
 from evals.build import condition_ladders, pool_comparison, recipe, release
 from evals.build.pipeline import stable_order
 from evals.judging import llm_judge
@@ -295,7 +295,7 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     scale = HIGHEST / max(
         grade for grades_of_query in gold.values() for grade in grades_of_query.values()
     )
-    ours = llm_judge.Grades()
+    ours = Grades()
     for query_id, release_grades in pool.release_grades.items():  # in the grades of a judge
         grades = judged[POOLED].qrels.get(query_id, {})
         ours[query_id] = {

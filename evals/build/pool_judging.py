@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from environments.base import Qrels
+from environments.base import Grades, Qrels
 from evals.build.human_review import Item
 from evals.build.pipeline import BuildPipeline, overlapping_slices
 from evals.build.types import StageInput
@@ -27,7 +27,6 @@ SHEETS = {
     "aspects": "gold",
     "judge": "pooled",
 }
-Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 import environments
 from environments import base, custom, task_card
-from environments.base import DevSplit, EmptySplit, Environment, Qrels
+from environments.base import DevSplit, EmptySplit, Environment, Grades, Qrels
 from environments.readers import files as tables
 from environments.readers import raw_files
 from evals.build import human_review
@@ -76,7 +76,7 @@ def copy_labels_to_duplicates(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
     Of several judgements of a text the highest holds.
     """
     copies = _invert(twins)
-    spread = dict[str, dict[str, float]]()
+    spread = Grades()
     for query_id, grades in qrels.items():
         highest = dict[str, float]()  # the first document with a text -> its grade
         for doc_id, grade in grades.items():

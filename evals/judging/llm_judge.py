@@ -21,7 +21,7 @@ from typing import NamedTuple
 from scipy.stats import kendalltau
 
 import environments
-from environments.base import Environment, Judgements
+from environments.base import Environment, Grades, Judgements
 from evals import run_folder
 from evals.judging.judge_correction import draw_true_grades, interval_of, measure_judge
 from evals.run_descriptions import describe_task
@@ -49,7 +49,6 @@ EXAMPLES = 8  # relevant documents that a judge is shown of a query
 # what is judged: some of what the release has judged, and what it has not
 SAMPLE = "sample"
 POOL = "pool"
-Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 Wanted = Mapping[str, set[str]]  # query_id -> documents
 Result = JsonObject  # what `judge_runs` returns and --json prints
 

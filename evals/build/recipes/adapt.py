@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import environments
-from environments.base import EmptySplit, Environment, Qrels
+from environments.base import EmptySplit, Environment, Grades, Qrels
 from evals.build import release, transfer
 from evals.build.human_review import Item
 from evals.build.ingest import TASK, CutSettings
@@ -214,7 +214,7 @@ def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environ
     return replace(remaining, splits=environment.splits)
 
 
-def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
+def _grade(qrels: Qrels, positive: float) -> Grades:
     """Return the grades, or 1 and 0 for those from `positive` on and below it."""
     if not positive:
         return {query_id: dict(grades) for query_id, grades in qrels.items()}
@@ -244,7 +244,7 @@ def _drop_masked(build: BuildPipeline, queries: Sequence[Query], gold: Qrels) ->
 
 def inherit_labels(
     build: BuildPipeline, pieces: transfer.Pieces, graded: Qrels, *, spread: bool
-) -> dict[str, dict[str, float]]:
+) -> Grades:
     """Return the grades of documents under the build's ids, or `spread` over all their passages.
 
     A query that keeps nothing that is relevant is dropped.
@@ -326,13 +326,11 @@ def _find_contained(build: BuildPipeline, environment: Environment) -> _Containe
     return _Contained(surely, perhaps)
 
 
-def _contain(
-    build: BuildPipeline, contained: _Contained, graded: Qrels
-) -> dict[str, dict[str, float]]:
+def _contain(build: BuildPipeline, contained: _Contained, graded: Qrels) -> Grades:
     """Return the grades of the new passages that contain judged old passages, of queries that keep
     all that is relevant.
     """
-    gold = dict[str, dict[str, float]]()
+    gold = Grades()
     for query_id, grades in graded.items():
         lost = [old for old, grade in grades.items() if grade > 0 and not contained.find(old)]
         if lost:

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
+from environments.base import Grades
 from evals.build import release
 from evals.build.ingest import CorpusSettings, ingest
 from evals.build.pipeline import BuildPipeline, stable_order
@@ -127,7 +128,7 @@ def _find_other_texts(
     build: BuildPipeline,
     author_of: Mapping[str, str],
     queries: Sequence[Query],
-) -> dict[str, dict[str, float]]:
+) -> Grades:
     """Return for each query the other texts of its author, up to `limits.queries` queries."""
     limits = build.recipe.limits
     texts_by = defaultdict(list)

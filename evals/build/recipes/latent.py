@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, Self
 
+from environments.base import Grades
 from evals.build import pool_judging, queries
 from evals.build.human_review import Item
 from evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slices, stable_order
@@ -210,7 +211,7 @@ def _grade_groups(
     notes: Notes,
     near: Groups,
     written: Sequence[tuple[Query, queries.QueryDraft]],
-) -> pool_judging.Grades:
+) -> Grades:
     """Return the grades of each query's group, of its near misses and of documents described alike.
 
     A document may share the points of two groups, and has one label: so documents outside of the

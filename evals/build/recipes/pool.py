@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Annotated
 
 import environments
-from environments.base import Comparison, Environment, Qrels
+from environments.base import Comparison, Environment, Grades, Qrels
 from environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
 from environments.chunking import bert_tokens
 from evals.build import pool_judging, release, transfer
@@ -174,7 +174,7 @@ def _count(
 
 def _choose(
     build: BuildPipeline, task: Environment, pieces: transfer.Pieces
-) -> tuple[list[Query], pool_judging.Grades]:
+) -> tuple[list[Query], Grades]:
     """Return a sample of the queries that are long enough, with their masks, and their judgements."""
     settings: CandidatesSettings = build.recipe.candidates
     count_tokens = bert_tokens()
@@ -199,7 +199,7 @@ def _choose(
     build.count("choose", len(task.queries), len(sample))
     build.demand(sample)
     queries = [query for query_id, query in suitable.items() if query_id in sample]
-    visible = pool_judging.Grades()
+    visible = Grades()
     for query in queries:
         visible[query.query_id] = {
             doc_id: grade
@@ -295,7 +295,7 @@ def _judge_facets(
     build: BuildPipeline,
     queries: Sequence[Query],
     facets: Mapping[str, list[str]],
-) -> dict[str, pool_judging.Grades]:
+) -> dict[str, Grades]:
     """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
 
     `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
@@ -320,8 +320,8 @@ def _judge_facets(
         most,
     )
 
-    sums = pool_judging.Grades()
-    meets_every = pool_judging.Grades()
+    sums = Grades()
+    meets_every = Grades()
     for query in queries:
         query_id = query.query_id
         sums[query_id] = {}

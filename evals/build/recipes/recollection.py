@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, zip_longest
 from typing import Annotated, Any, Literal
 
+from environments.base import Grades
 from evals.build import pool_judging, queries
 from evals.build.human_review import Item
 from evals.build.pipeline import BuildPipeline, stable_order
@@ -210,7 +211,7 @@ def _judge(
     build: BuildPipeline,
     passage_of: Mapping[Query, str],
     notes: Notes,
-) -> pool_judging.Grades:
+) -> Grades:
     """Return which passages each query could mean; it is dropped if its own is not recognised."""
     recipe: RecollectionRecipe = build.recipe
     judge = recipe.judge
@@ -239,7 +240,7 @@ def _judge(
         return build.choice("remembered", query.text, near[query.query_id][:SHOWN])
 
     build.review("ambiguity", meant, show)
-    gold = pool_judging.Grades()
+    gold = Grades()
     for query, doc_ids in meant.items():
         passage = passage_of[query]
         if passage not in doc_ids and not build.ahead:
