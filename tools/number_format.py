@@ -49,7 +49,9 @@ def queries(count: int) -> str:
 
 def some_queries(part: int, count: int, singular_verb: str = "is", plural_verb: str = "are") -> str:
     """Write how many of the queries, with a verb: "1 of 24 queries is", "3 of 24 queries are"."""
-    return f"{part:,} of {queries(count)} {choose_verb(part, singular_verb, plural_verb)}"
+    # "0 of 1 query is", "0 of 24 queries are"
+    subject = part or count
+    return f"{part:,} of {queries(count)} {choose_verb(subject, singular_verb, plural_verb)}"
 
 
 def choose_verb(count: int, singular_verb: str = "is", plural_verb: str = "are") -> str:

@@ -39,6 +39,9 @@ _OF_PROGRAM = (
 def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
     """Return what to do next, with its command: look, compare with the floor, try a model."""
     run = shlex.quote(scores["run"])
+    if request.shard:
+        # A shard has no scores of its own.
+        return [("join the shards when all are there", f"{typed_as('evals.gather')} {run}")]
     steps = [("look at it", f"{typed_as('evals.view')} {run}")]
     floor = (scores.get("bounds") or {}).get("floor")
     if scores["program"] == FLOOR:

@@ -77,7 +77,10 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
         (int(named[2]), int(named[1]), config_file.parent) for named, config_file in places if named
     )
     if not shard_paths:
-        raise DataError(f"{runs} has no shards of {run}; evals.run --shard K/N makes them")
+        raise DataError(
+            f"{path} has no shards; name RUNS/TASK/NAME, or the folder of a shard that evals.run "
+            f"--shard K/N has made"
+        )
     if shard_paths[0][0] != shard_paths[-1][0]:
         raise RunConflict(
             f"{runs} has shards of {run} of {shard_paths[0][0]} and of {shard_paths[-1][0]}; remove those of "

@@ -75,6 +75,8 @@ def test_the_verb_after_a_number_of_things_agrees_with_it(package):
 
 def test_one_of_several_queries_is_and_two_are():
     assert some_queries(1, 24) == "1 of 24 queries is"
+    assert some_queries(0, 1) == "0 of 1 query is"
+    assert some_queries(0, 24) == "0 of 24 queries are"
     assert some_queries(1, 1) == "1 of 1 query is"
     assert some_queries(2, 24) == "2 of 24 queries are"
     assert some_queries(1, 2, "has", "have") == "1 of 2 queries has"

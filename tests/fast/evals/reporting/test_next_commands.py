@@ -4,12 +4,18 @@ import json
 import shlex
 
 from evals.compare import parser as compare_parser
+from evals.gather import parser as gather_parser
 from evals.reporting.next_commands import render_next
 from evals.run import parser as run_parser
 from evals.running.request import Request
 from evals.view import parser as view_parser
 
-PARSERS = {"evals.run": run_parser, "evals.compare": compare_parser, "evals.view": view_parser}
+PARSERS = {
+    "evals.run": run_parser,
+    "evals.compare": compare_parser,
+    "evals.gather": gather_parser,
+    "evals.view": view_parser,
+}
 
 
 def read_commands(err):
@@ -62,6 +68,13 @@ def test_the_commands_after_a_run_over_pools_keep_the_pool_and_the_parameters(ru
     assert not floor.parameters
     priced = parse(commands["price a model"])
     assert (priced.pool, dict(priced.parameters)) == ("union:20", {"hops": "2"})
+
+
+def test_a_shard_is_followed_by_the_command_that_joins_the_shards(run):
+    ended = run("--program", "rewrite", "--task", "congress", "--limit", "2", "--shard", "1/2")
+    [(_, command)] = read_commands(ended.err).items()
+    gathered = parse(command)
+    assert f"run: {gathered.run}" in ended.out and "shard-1-of-2" in str(gathered.run)
 
 
 def test_a_command_that_is_wider_than_the_terminal_goes_on_after_a_backslash(run):
