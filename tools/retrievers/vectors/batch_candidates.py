@@ -7,25 +7,26 @@ documents.
 """
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.retrievers.lexical.compiled_loops import compile_loop
+from tools.retrievers.lexical.numba_kernels import run_in_threads
 
 _SCORES = 1 << 20  # scores of a block of documents: 4 MB
 _MIN_BLOCK = 2048  # documents of a block; smaller matrices are multiplied more slowly
 _MAX_BLOCK = 8192
 _MAX_QUERIES = 1024  # queries of a pass
-_MAX_ENTRIES = 1 << 24  # candidates that a pass has room for: 200 MB
+_MAX_ENTRIES = 1 << 23  # candidates that a range of documents has room for: 100 MB
 _MIN_ROOM = 256  # candidates of a query that there is room for
 # Scores that are compared with one vector instruction or two. A fixed number: the compiler makes no
 # vector instructions of a loop whose length it does not know.
 _CHUNK = 32
+
+
+Floats = NDArray[np.float32]
 
 
 class Block(NamedTuple):
@@ -77,26 +78,41 @@ def pad(queries: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def find_candidates(
-    blocks: Iterable[Block],
+    ranges: Sequence[Iterable[Block]],
     lengths: NDArray[np.float32],
     exclusions: Exclusions,
     k: int,
-    threads: int,
 ) -> list[NDArray[np.int32]] | None:
     """Return the rows of the candidates of each query, ascending; None if there is no room for them.
 
-    `lengths` are the Euclidean lengths of the queries, shape (queries,).
+    `ranges` are the blocks of consecutive ranges of documents; each range has a thread, which waits
+    for no other. `lengths` are the Euclidean lengths of the queries, shape (queries,).
     """
-    padded = -(-len(lengths) // _CHUNK)
-    limits = [_CHUNK * (padded * part // threads) for part in range(threads + 1)]
-    parts = [_Candidates(lengths[start:end], start, k) for start, end in pairwise(limits)]
-    with ThreadPoolExecutor(threads) as pool:
-        for block in blocks:
+    # Of all ranges. Two threads may raise a floor at once, and the lower value may stay: it is a
+    # floor, too. All finite scores reach the first, and those of excluded documents do not.
+    floors = np.full(len(lengths), np.finfo(np.float32).min, np.float32)
+    floors = np.pad(floors, (0, -len(lengths) % _CHUNK), constant_values=np.inf)
+    parts = [_Candidates(lengths, floors, k) for _ in ranges]
+
+    def add_range(number: int) -> bool:
+        for block in ranges[number]:
             exclusions.apply(block)
-            is_room = pool.map(partial(_Candidates.add, block=block), parts)
-            if not all(is_room):
-                return None
-    return [rows for part in parts for rows in part.rows()]
+            if not parts[number].add(block):
+                return False
+        return True
+
+    if not all(run_in_threads(add_range, range(len(parts)))):
+        return None
+    found = []
+    for query in range(len(lengths)):
+        rows, lows, highs = map(
+            np.concatenate, zip(*[part.of(query) for part in parts], strict=True)
+        )
+        if len(rows) > k:
+            floor = np.partition(lows, len(lows) - k)[len(lows) - k]
+            rows = rows[highs >= floor]
+        found.append(rows)
+    return found
 
 
 def _initial_room(k: int) -> int:
@@ -116,17 +132,17 @@ class _Kept(NamedTuple):
 
 
 class _Candidates:
-    """The candidates of some queries, the first of which has the scores in column `start`."""
+    """The candidates of all queries among the documents of a range."""
 
-    def __init__(self, lengths: NDArray[np.float32], start: int, k: int) -> None:
-        self._start = start
+    def __init__(
+        self,
+        lengths: Floats,
+        floors: Floats,
+        k: int,
+    ) -> None:
         self._k = k
-        self._count = len(lengths)
         padding = -len(lengths) % _CHUNK
         shape = (len(lengths) + padding, _initial_room(k))
-        # All finite scores reach the floor, and those of excluded documents do not.
-        floors = np.full(shape[0], np.finfo(np.float32).min, np.float32)
-        floors[self._count :] = np.inf
         self._kept = _Kept(
             counts=np.zeros(shape[0], np.int64),
             floors=floors,
@@ -142,7 +158,7 @@ class _Candidates:
         while done < len(block.scores):
             room = self._kept.rows.shape[1]
             scratch = np.empty(room, np.float32)
-            done = _keep(block, done, self._start, self._k, scratch, self._kept)
+            done = _keep(block, done, self._k, scratch, self._kept)
             if done < 0:
                 done = -done
                 if 2 * self._kept.rows.size > _MAX_ENTRIES:
@@ -160,20 +176,17 @@ class _Candidates:
             highs=np.pad(self._kept.highs, more),
         )
 
-    def rows(self) -> list[NDArray[np.int32]]:
-        """Return the rows of each query's candidates."""
-        scratch = np.empty(self._kept.rows.shape[1], np.float32)
-        _drop_beaten(self._k, scratch, self._kept)
-        counts = self._kept.counts[: self._count].tolist()
-        rows = self._kept.rows
-        return [rows[query, :count] for query, count in enumerate(counts)]
+    def of(self, query: int) -> tuple[NDArray[np.int32], Floats, Floats]:
+        """Return the rows of a query's candidates, and the bounds of their scores."""
+        kept = self._kept
+        count = kept.counts[query]
+        return kept.rows[query, :count], kept.lows[query, :count], kept.highs[query, :count]
 
 
 @compile_loop()
 def _keep(
     block: Block,
     done: int,
-    start: int,
     k: int,
     scratch: NDArray[np.float32],
     kept: _Kept,
@@ -189,7 +202,7 @@ def _keep(
     for document in range(done, len(scores)):
         scale = scales[document]
         error = errors[document]
-        of_document = scores[document, start : start + queries]
+        of_document = scores[document]
         is_crowded = False
         for chunk in range(0, queries, _CHUNK):
             reached = _compare_with_floors(
@@ -238,13 +251,6 @@ def _compare_with_floors(
         is_reached = scores[query] * scale + error * lengths[query] >= floors[query]
         reached |= np.int64(is_reached) << np.int64(n)
     return reached
-
-
-@compile_loop()
-def _drop_beaten(k: int, scratch: NDArray[np.float32], kept: _Kept) -> None:
-    for query in range(len(kept.counts)):
-        if kept.counts[query] > k:
-            _raise_floor(query, k, scratch, kept)
 
 
 @compile_loop()

@@ -147,12 +147,17 @@ class VectorRetriever(VectorRetrieverBase):
         """Return the candidates of a group of searches, by their numbers; none if they are too many."""
         vectors = queries[group]
         excluded = [self._ranker.rows(searches[i].excluded) for i in group]
+        padded = batch_candidates.pad(vectors)
+        documents = len(self._ranker)
+        middle = documents // 2 if _has_two_threads() else documents
+        ranges = [self._estimates.of_many(padded, 0, middle)]
+        if middle < documents:
+            ranges.append(self._estimates.of_many(padded, middle, documents))
         rows = batch_candidates.find_candidates(
-            self._estimates.of_many(batch_candidates.pad(vectors)),
+            ranges,
             vector_norms(vectors),
             batch_candidates.Exclusions.of_queries(excluded),
             k,
-            threads=2 if _has_two_threads() else 1,
         )
         return {} if rows is None else dict(zip(group, rows, strict=True))
 
@@ -231,12 +236,18 @@ class ScoreEstimates(NamedTuple):
         run_in_threads(lambda half: estimate_scores(self.numbers, query, *half, scores), halves)
         return scores if self.scales is None else scores * self.scales
 
-    def of_many(self, queries: Vectors) -> Iterator[Block]:
-        """Yield the estimates of many queries for all documents, block by block.
+    def of_many(
+        self,
+        queries: Vectors,
+        start: int,
+        stop: int,
+    ) -> Iterator[Block]:
+        """Yield the estimates of many queries for the documents from `start` to before `stop`, block
+        by block.
 
         The next block takes the memory of the one before.
         """
-        documents, dimension = self.numbers.shape
+        dimension = self.numbers.shape[1]
         size = block_size(len(queries))
         scores = np.empty((size, len(queries)), np.float32)
         converted = None
@@ -244,16 +255,17 @@ class ScoreEstimates(NamedTuple):
             converted = np.empty((size, dimension), np.float32)
         scales = np.ones(size, np.float32)
         columns = queries.T
-        for first in range(0, documents, size):
-            numbers = self.numbers[first : first + size]
-            length = len(numbers)
+        for first in range(start, stop, size):
+            last = min(first + size, stop)
+            numbers = self.numbers[first:last]
+            length = last - first
             if converted is not None:
                 _convert(numbers, converted)
                 numbers = converted[:length]
             if self.scales is not None:
-                scales = self.scales[first : first + size]
+                scales = self.scales[first:last]
             np.matmul(numbers, columns, out=scores[:length])
-            errors = self.errors[first : first + size]
+            errors = self.errors[first:last]
             yield Block(first, scores[:length], scales[:length], errors)
 
 
