@@ -37,7 +37,7 @@ class Reading(NamedTuple):
 
 # Marks around calls: a text with a mark was meant to have a call.
 _MARK = re.compile(
-    r"</?(?:minimax:|seed:)?(?:tool_?calls?|function_?calls?|tool|tool_code|TOOLCALL|\uff5cDSML\uff5c\w+)>"
+    r"</?(?:minimax:|seed:)?(?:tool_?calls?|tool_responses?|function_?calls?|tool|tool_code|TOOLCALL|\uff5cDSML\uff5c\w+)>"
     r"|<\|/?(?:tool_calls?|python_tag|python_start|python_end|START_ACTION|END_ACTION|tool_call_start|tool_call_end"
     r"|tool_calls_section_begin|tool_calls_section_end|tool_call_begin|tool_call_end|tool_call_argument_begin)\|>"
     r"|<\|tool_call>|<tool_call\|>|<\uff5ctool\u2581[^<>]*\uff5c>|\[/?(?:AVAILABLE_)?TOOL_CALLS?\]|\[/?ARGS\]|functools(?=\[)"

@@ -27,6 +27,8 @@ MARK = f"{BAR}DSML{BAR}"
 WRITTEN = {
     "Hermes, Qwen": f"I look.\n<tool_call>\n{NAMED}\n</tool_call>",
     "never closed": f"<tool_call>\n{NAMED}",
+    "as a result": f"I look.\n\n<tool_response>\n{NAMED}\n</tool_response>",
+    "after an empty result": f"I look.\n\n<tool_response>\n</tool_response>\n\n{NAMED}\n",
     "broken at its end": f"<tool_call>\n{NAMED[:-1]}\n</tool_call>",
     "in a fence": f"I look.\n```json\n{NAMED}\n```",
     "alone": NAMED,
