@@ -206,11 +206,16 @@ class SearchTools:
         advice = "Search in other words"
         if unread:
             advice += ", or read a document that was only seen"
-        if self.repeats >= REPEATS:
+        if self.goes_in_circles:
             advice = f"Select the documents that fit, and {self.ending} with what you have"
         return as_json(
             {"repeated": state, "only_seen": list(unread[:_MOST_IDS]), "next": f"{advice}."}
         )
+
+    @property
+    def goes_in_circles(self) -> bool:
+        """Whether the latest searches and readings were all made before."""
+        return self.repeats >= REPEATS
 
     def _count_repeat(self, action: Literal["search", "read"], argument: str) -> None:
         self.session.repeat(action, argument)

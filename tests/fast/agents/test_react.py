@@ -249,6 +249,30 @@ def test_a_search_that_was_made_before_is_answered_with_where_its_results_stand(
     assert steps.count(("repeat", "search")) == 2 and steps.count(("search", "")) == 2
 
 
+def test_a_model_in_circles_is_offered_the_tools_that_end_a_search(server, toolbox):
+    Scripted(server, [BLUE, BLUE, BLUE, NOTHING])
+    searched(toolbox, language_model.connect(server.spec))
+    offered = []
+    for request in server.requests:
+        offered.append([tool["function"]["name"] for tool in request["tools"]])
+    every_tool = ["search", "read", "select", "finish"]
+    assert offered == [every_tool, every_tool, every_tool, ["select", "finish"]]
+
+
+def test_a_model_whose_calls_stand_in_its_text_is_asked_to_write_the_next_one(server, toolbox):
+    in_text = {"raw": f"```json\n{JSON_CALL}\n```"}
+    Scripted(server, [BLUE, in_text, {"raw": ""}, NOTHING])
+    searched(toolbox, language_model.connect(server.spec))
+    last_messages = [request["messages"][-1] for request in server.requests]
+    asked = ["Write your next call as JSON." in last["content"] for last in last_messages]
+    assert asked == [False, False, True, True]
+    assert last_messages[-1]["content"].startswith("No tool was called.")
+    assert all(
+        message["content"] or message.get("tool_calls")
+        for message in server.requests[-1]["messages"]
+    ), "an empty answer is not shown to the model again"
+
+
 def test_a_call_that_a_model_only_thinks_of_is_not_made(server, toolbox):
     drafted = '<think>\nOr {"name": "finish", "arguments": {"doc_ids": []}}?\n</think>\n'
     Scripted(server, [{"raw": f"{drafted}```json\n{JSON_CALL}\n```"}, NOTHING])
