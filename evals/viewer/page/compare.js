@@ -206,7 +206,7 @@ function agreement(sides, rows, metric) {
   const linked = (row, ...shapes) => svg("a", { href: href(row), tabindex: "-1" }, svg("title", null, said(row)), shapes);
   const caption = sides.length === 2
     ? `Each point is a query: ${metric} of B against that of A. Above the line, B is better.`
-    : `Each column is a query, in the order of the mean of its values; the darker, the higher its ${metric}.`;
+    : `Each column is a query, in the order of the mean of its values; the stronger its color, the higher its ${metric}.`;
   if (sides.length > 2) {
     const mean = (row) => sides.reduce((sum, _, n) => sum + row.values[n][metric], 0);
     const ordered = [...known].sort((a, b) => mean(b) - mean(a) || a.n - b.n);
@@ -244,7 +244,7 @@ function curveFigures({ why, axes, refused, metric }, sides) {
     el("figure",
       el("figcaption", `${metric} by ${words} spent on a query`),
       steppedLines(curves.map((curve) => ({ side: sides[curve.run], values: curve.mean })), budgets),
-      el("p.about", facts(curves.map((curve) => [lettered(sides[curve.run]), ` ${score(curve.end)} after ${Number(curve.cost.toPrecision(3))}`]))),
+      el("p.about", facts(curves.map((curve) => [lettered(sides[curve.run]), ` ${score(curve.end)}\u00a0after\u00a0${Number(curve.cost.toPrecision(3))}`]))),
     ));
   const line = (row) => el("li.about", `${sides[row.run].letter} has no curve by ${row.axis}: `, foreign(row.why));
   return [el("div.facets", figures), refused.length > 0 && el("ul", refused.map(line))].filter(Boolean);
