@@ -109,12 +109,8 @@ def parser() -> CommandParser:
         prog="python -m benchmarks.calls", description="What a model call costs beside the model."
     )
     made.add_argument("--task", default="congress", metavar="TASK")
-    made.add_argument(
-        "--data", default="mini", metavar="FOLDER", help="mini, full or a folder (default: mini)"
-    )
-    made.add_argument(
-        "--in-flight", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
-    )
+    made.add_argument("--data", default="mini", metavar="FOLDER", help="mini, full or a folder")
+    made.add_argument("--in-flight", type=positive, default=64, metavar="N", help="calls at a time")
     made.add_argument(
         "--latency", type=float, default=0.2, metavar="S", help="seconds that an answer takes"
     )

@@ -29,11 +29,9 @@ def parser() -> CommandParser:
         prog="python -m benchmarks.compiling", description="Time compiling beside DSPy alone."
     )
     command_line.add_argument(
-        "--data", default="mini", metavar="FOLDER", help="mini, full or a folder (default: mini)"
+        "--data", default="mini", metavar="FOLDER", help="mini, full or a folder"
     )
-    command_line.add_argument(
-        "--queries", type=positive, default=40, metavar="N", help="of dev (default: 40)"
-    )
+    command_line.add_argument("--queries", type=positive, default=40, metavar="N", help="of dev")
     command_line.add_argument(
         "--optimizer",
         nargs="+",

@@ -77,7 +77,8 @@ def typed_as(module: str) -> str:
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         empty = action.default is None or action.default is False or action.default in ("", [])
-        return action.help if empty else super()._get_help_string(action)
+        is_named = "default:" in (action.help or "")  # in words of its own
+        return action.help if empty or is_named else super()._get_help_string(action)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         """Leave paths and other long words whole, which argparse would break at hyphens or

@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from tools.cli import print_stderr, spell_in
+from tools.cli import CommandParser, print_stderr, spell_in
 
 POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -105,3 +105,12 @@ def test_lines_of_many_threads_are_printed_whole():
     stream = Pieces()
     print_stderr("candidate 1: \x1b[31m0.5", to=stream)
     assert stream.writes == ["candidate 1: \N{REPLACEMENT CHARACTER}[31m0.5\n"]
+
+
+def test_the_help_of_an_option_has_its_default_once():
+    parser = CommandParser(prog="sextant")
+    parser.add_argument("--depth", default=10, help="of a ranking")
+    parser.add_argument("--rounds", default=4, help="default: 4 for each call in flight")
+    text = " ".join(parser.format_help().split())
+    assert "--depth DEPTH of a ranking (default: 10)" in text
+    assert text.endswith("--rounds ROUNDS default: 4 for each call in flight")
