@@ -9,14 +9,13 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
-
-from tools.records import JsonMapping, JsonObject
 
 DISTRIBUTION = "sextant-search"
 
@@ -161,7 +160,7 @@ def _list_packages(extra: str) -> list[str]:
 
 
 @cache
-def _read_project() -> JsonMapping:
+def _read_project() -> Mapping[str, Any]:
     """Return the table `project` of the pyproject.toml next to the packages; {} if there is none."""
     try:
         project = tomllib.loads((_ABOVE / "pyproject.toml").read_text(encoding="utf-8")).get(
@@ -173,13 +172,13 @@ def _read_project() -> JsonMapping:
 
 
 @cache
-def _read_origin() -> JsonObject:
+def _read_origin() -> dict[str, Any]:
     """Return the source of the installed distribution, as pip and uv record it (PEP 610)."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return {}
-    origin: JsonObject = json.loads(text) if text else {}
+    origin: dict[str, Any] = json.loads(text) if text else {}
     return origin
 
 
