@@ -1,17 +1,13 @@
 """The reference is what the code says of itself."""
 
-import importlib.util
-
 import pytest
 from conftest import ROOT
+from docs_scripts import load_docs_script
 
 
 @pytest.fixture(scope="module")
 def writer():
-    spec = importlib.util.spec_from_file_location("writer", ROOT / "docs/write_reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_docs_script("write_reference")
 
 
 def test_the_reference_is_what_its_command_writes(writer):

@@ -1,20 +1,17 @@
 """The pages of the site that are made of the code: every command's help, and names that exist."""
 
-import importlib.util
 from importlib import import_module
 
 import pytest
 from conftest import ROOT
+from docs_scripts import load_docs_script
 
 from evals.__main__ import COMMANDS
 
 
 @pytest.fixture(scope="module")
 def pages():
-    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs/site_pages.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_docs_script("site_pages")
 
 
 def test_the_page_of_commands_has_the_help_of_each_command_and_sub_command(pages):
