@@ -59,6 +59,7 @@ _UNUSABLE = "unusable"  # the finish reason of a turn whose answers DSPy's adapt
 # silent. Qwen2.5-Coder-1.5B behind llama-server called a tool in 9 of 9 turns with this sentence, and
 # in 5 of 18 with "Call `read`, `select`, `search` or `finish` next." or without any.
 _WRITE_A_CALL = "Write your next call as JSON."
+_ENDING_TOOLS = ("select", "finish")  # a model in circles has only these
 STRIKES = 3  # turns in a row without a usable call, after which the search ends
 SILENT_TURNS = 2  # at the beginning without a call, after which tools are written into the prompt
 
@@ -345,8 +346,10 @@ class _ReactTools(SearchTools):
 
     @property
     def offered_tools(self) -> list[dspy.Tool]:
-        """The tools that the model is told of: without those that it repeats, once it goes in circles."""
-        return self.tools[2:] if self.goes_in_circles else self.tools
+        """The tools that the model is told of; once it goes in circles, those that end a search."""
+        if not self.goes_in_circles:
+            return self.tools
+        return [tool for tool in self.tools if tool.name in _ENDING_TOOLS]
 
     def finish(self, doc_ids: list[str]) -> str:
         """End the search; doc_ids are the documents that fit, in their final order, best first."""
