@@ -53,7 +53,7 @@ from tools.models.answer_schema import (
     inline_schema,
     make_schema,
 )
-from tools.models.built_values import unwrap, with_built_outputs, wrap
+from tools.models.built_values import is_numbered_list, unwrap, with_built_outputs, wrap
 from tools.models.call_context import PredictorCall, Repair
 from tools.models.fields import place_markers, read_loosely
 from tools.models.salvage import Part, describe, salvage
@@ -170,9 +170,9 @@ class Adapter(dspy.ChatAdapter):
         size = len(f"{self.format_system_message(signature)}{requirements}".encode())
         for name, field in signature.input_fields.items():
             value = inputs.get(name, "")
-            is_numbered = isinstance(value, list) and field.annotation is str
             bound = context_window.bound_written_bytes(value)
-            if bound is None or is_numbered or field.annotation is dspy.History:
+            is_history = field.annotation is dspy.History
+            if bound is None or is_history or is_numbered_list(field, value):
                 return None
             size += len(f"[[ ## {name} ## ]]\n\n\n") + bound
         return size

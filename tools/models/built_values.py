@@ -59,14 +59,16 @@ def unwrap(values: Mapping[str, Any]) -> FieldValues:
     }
 
 
-def wrap(fields: Mapping[str, Any], values: Mapping[str, Any]) -> FieldValues:
-    """Return `values` of `fields` to be written by DSPy.
+def is_numbered_list(field: Any, value: Any) -> bool:
+    """Return whether DSPy writes a value as a numbered list: a list for a field of text."""
+    return isinstance(value, list) and field.annotation is str
 
-    A list for a field of text stays as it is, because DSPy writes a numbered list of it.
-    """
+
+def wrap(fields: Mapping[str, Any], values: Mapping[str, Any]) -> FieldValues:
+    """Return `values` of `fields` to be written by DSPy."""
     wrapped = dict(values)
     for name, value in values.items():
-        is_numbered = isinstance(value, list) and name in fields and fields[name].annotation is str
+        is_numbered = name in fields and is_numbered_list(fields[name], value)
         if type(value) in _WRITTEN_TYPES and not is_numbered:
             wrapped[name] = _Written.model_construct(value)
     return wrapped
