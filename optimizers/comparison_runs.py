@@ -34,7 +34,7 @@ def write_command(
     # A compiled file does not have the folder of a user's own retriever.
     is_user_retriever = ".py:" in str(request.retriever) and not inputs.plan.ranges
     retriever = request.retriever if is_user_retriever else None
-    run = make_test_request(
+    run = make_run_request(
         request,
         compiled=compiled_file,
         retriever=retriever,
@@ -48,8 +48,8 @@ def write_command(
     return shlex.join(["python", "-m", "evals.run", *words, *instruction])
 
 
-def make_test_request(request: CompileRequest, **changes: Any) -> Request:
-    """Return the request of a run on the test split, with the program's own parameters."""
+def make_run_request(request: CompileRequest, **changes: Any) -> Request:
+    """Return the request of a run on the test split with the program's own parameters, but for `changes`."""
     fields: JsonObject = {
         "split": "test",
         "limit": None,
@@ -148,7 +148,7 @@ class ComparisonRuns:
         folders = {}
         for system, system_fields in self._list_systems(parameters).items():
             inputs.tell(f"{task}, {split} split, {system}")
-            request = make_test_request(inputs.request, **fields, **system_fields)
+            request = make_run_request(inputs.request, **fields, **system_fields)
             result = run_request(request, opening=open_with_budget)
             if result.problem:
                 raise result.problem
