@@ -202,11 +202,10 @@ class ViewerApi:
         }
 
     def _describe_unfinished_run(self, run_id: str, run: UnfinishedRun) -> Answer:
-        """Return the state of a run, with the "setting" that tells it from others on its task."""
+        """Return the state of a run, with what tells it from others on its task."""
         others = [loaded.run for loaded in self._readable.values()]
         others += [other.stub for other in self._unfinished.values() if other is not run]
-        setting = describe_setting(run.stub, others)
-        return {"id": run_id, "setting": setting, **run.describe()}
+        return {"id": run_id, **describe_setting(run.stub, others), **run.describe()}
 
     def _describe_cell(self, path: Path) -> Answer:
         run_id = self._ids.get(path.resolve(), "")

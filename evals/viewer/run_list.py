@@ -23,8 +23,9 @@ LONGEST = 40
 
 
 def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
-    """Return by run.name its "setting", which tells it from runs of the same system that were asked
-    the same, and "asked": how its questions differ from those of the largest group on its task.
+    """Return by run.name its "over" and "setting", which tell it from runs of its program and of its
+    system that were asked the same, and "asked": how its questions differ from those of the largest
+    group on its task.
     """
     groups: dict[str, list[ScoredRun]] = defaultdict(list)
     for run in runs:
@@ -35,21 +36,38 @@ def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
         largest.setdefault(_said_of(members[0]), members[0])
     described = {}
     for members in groups.values():
-        settings = name_settings(members)
+        told = _tell_apart(members)
         usual = largest[_said_of(members[0])]
         asked = ""
         if usual not in members:
             asked = _describe_difference(usual, members[0])
         for run in members:
-            described[run.name] = {
-                "setting": settings[run.name],
-                "asked": asked,
-            }
+            described[run.name] = told[run.name] | {"asked": asked}
     return described
 
 
-def describe_setting(run: ScoredRun, others: Sequence[ScoredRun]) -> str:
-    """Return what tells a run without scores from others of its system; "" if nothing has to.
+def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
+    """Return by run.name the retriever and the model, each if runs of its program differ in it, as
+    "over", and the "setting" in which runs of its system differ.
+    """
+    programs: dict[tuple[str, bool], list[ScoredRun]] = defaultdict(list)
+    for run in runs:
+        programs[run.config["program"], bool(run.config.get("compiled"))].append(run)
+    settings = name_settings(runs)
+    told = {}
+    for members in programs.values():
+        differing = []
+        for key in ("retriever", "lm"):
+            if len({run.config[key]["name"] for run in members}) > 1:
+                differing.append(key)
+        for run in members:
+            names = [abbreviate(run.config[key]["name"], LONGEST) for key in differing]
+            told[run.name] = {"over": ", ".join(names), "setting": settings[run.name]}
+    return told
+
+
+def describe_setting(run: ScoredRun, others: Sequence[ScoredRun]) -> dict[str, str]:
+    """Return what tells a run without scores from others, as `describe_groups` does.
 
     Runs that were asked otherwise, and judgements, do not count.
     """
@@ -58,7 +76,7 @@ def describe_setting(run: ScoredRun, others: Sequence[ScoredRun]) -> str:
         if all(other.config[key] == run.config[key] for key in ("task", "split", "asked")):
             judged = {**other.scores, "judgements": run.scores["judgements"]}
             alike.append(replace(other, scores=judged))
-    return name_settings(alike)[run.name]
+    return _tell_apart(alike)[run.name]
 
 
 def _said_of(run: ScoredRun) -> str:

@@ -128,19 +128,19 @@ function runsTable(state, runs, priced, choose, onSort) {
     });
     return el("label.tick", input);
   };
+  const system = (run) => [
+    el("a", { href: link.run(run.id) }, foreign(run.named.name || runName(run))),
+    !run.named.name && settingOf(run) && el("span.setting", " ", foreign(settingOf(run))),
+    run.imported && [" ", badge("imported")],
+    run.named.tags.map((tag) => [" ", badge(tag, "tag")]),
+  ];
   const cut = (words) => el("span.cut", { title: words }, foreign(words));
   const text = (key, head) =>
     columnOf(key, head, (run) => run[key], (run) => cut(asText(run[key] ?? "")));
   const plain = (key, head, value, words, hint) =>
     numberColumn(key, head, value, (run) => (defined(value(run)) ? words(value(run)) : el("span.absent", "–")), { hint });
   const faults = (key, head, hint) =>
-    numberColumn(
-      key,
-      head,
-      (run) => run[key],
-      (run) => el("span", { class: run[key] ? "bad" : "absent" }, count(run[key] ?? 0)),
-      { hint },
-    );
+    numberColumn(key, head, (run) => run[key], (run) => el("span", { class: run[key] ? "bad" : "absent" }, count(run[key] ?? 0)), { hint });
   return sortable({
     caption: "Runs",
     sort: state.sort,
@@ -151,18 +151,7 @@ function runsTable(state, runs, priced, choose, onSort) {
     onSort,
     columns: [
       { key: "choose", head: spoken("Choose"), cell: box, className: "choose" },
-      columnOf(
-        "program",
-        "System",
-        labelOf,
-        (run) => [
-          el("a", { href: link.run(run.id) }, foreign(run.named.name || runName(run))),
-          !run.named.name && run.setting && el("span.setting", " ", foreign(run.setting)),
-          run.imported && [" ", badge("imported")],
-          run.named.tags.map((tag) => [" ", badge(tag, "tag")]),
-        ],
-        { row: true },
-      ),
+      columnOf("program", "System", labelOf, system, { row: true }),
       numberColumn(
         "value",
         "Headline",
@@ -222,7 +211,7 @@ function byAsked(runs, state = {}) {
 const questions = (run) => [
   el("b", foreign(run.task)),
   " ",
-  run.mini && badge("mini", "mini"),
+  run.mini && [badge("mini", "mini"), " "],
   run.pool && [badge("pool"), " "],
   el(
     "span.about",
@@ -251,7 +240,7 @@ function facets(runs, cost) {
   // A point by itself compares nothing, but is better than no chart.
   const several = ordered.filter((group) => group.length > 1);
   const drawn = (several.length ? several : ordered).slice(0, FACETS).sort(([a], [b]) => byAsked(runs)(a, b));
-  const wide = drawn.length === 1 && matchMedia("(min-width: 44rem)").matches;
+  const wide = drawn.length === 1 && !narrow();
   const { words, of, format } = COSTS[cost];
   const made = drawn.map((group) => {
     const [run] = group;
@@ -262,7 +251,7 @@ function facets(runs, cost) {
       .map(({ one, x, y }) => ({
         x,
         y,
-        name: one.named.name || (several ? labelOf(one) : one.setting || runName(one)),
+        name: one.named.name || (several ? labelOf(one) : settingOf(one) || runName(one)),
         href: link.run(one.id),
         said: `${labelOf(one)}: ${one.metric} ${score(y)}, ${format(x)} ${words}`,
       }));

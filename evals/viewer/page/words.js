@@ -101,14 +101,20 @@ const STOPS = {
 /** A split in words; `all` has the queries of every split. */
 const splitWords = (split) => (split === "all" ? "all splits" : `${split} split`);
 
+/** Whether sides stand one below the other. */
+const narrow = () => matchMedia("(max-width: 44rem)").matches;
+
 /** Width in pixels of a chart that fills the page. */
 const chartWidth = () => Math.min(1180, innerWidth - 32);
 
 /** The name of a run where its task is known. */
 const runName = (run) => run.program + (run.compiled ? " (compiled)" : "");
 
-/** A run among others: the name it was given, or its program with the setting that tells it from others. */
-const labelOf = (run) => run.named?.name || runName(run) + (run.setting ? `, ${run.setting}` : "");
+/** What tells a run from others of its program: retriever and model, where they differ, and settings. */
+const settingOf = (run) => [run.over, run.setting].filter(Boolean).join(", ");
+
+/** A run among others: the name it was given, or its program with what tells it from others. */
+const labelOf = (run) => run.named?.name || [runName(run), settingOf(run)].filter(Boolean).join(", ");
 
 /** Plain text of any value. */
 const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));
