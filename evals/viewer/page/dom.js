@@ -46,6 +46,23 @@ function el(tag, ...children) {
   return add(node, children);
 }
 
+/** Replace what is in a box; what is focused or being typed in it, and how far its tables are scrolled, stay. */
+function redraw(box, ...children) {
+  const focused = box.contains(document.activeElement) ? document.activeElement : null;
+  const { value, selectionStart: from, selectionEnd: to } = focused ?? {};
+  const nameOf = (node) => node.getAttribute("href") ?? node.ariaLabel ?? (node.closest("label")?.firstChild ?? node).textContent;
+  const tables = () => [...box.querySelectorAll(".scrolling")];
+  const scrolls = tables().map((table) => table.scrollLeft);
+  box.replaceChildren(...children.filter(Boolean));
+  tables().forEach((table, n) => (table.scrollLeft = scrolls[n] ?? 0));
+  const again = focused && [...box.querySelectorAll(focused.localName)].find((node) => nameOf(node) === nameOf(focused));
+  again?.focus({ preventScroll: true });
+  if (again && Number.isInteger(from)) {
+    again.value = value;
+    again.setSelectionRange(from, to);
+  }
+}
+
 /** The same in SVG. */
 function svg(tag, given, ...children) {
   const node = document.createElementNS(SVG, tag);

@@ -139,13 +139,9 @@ const numberColumn = (key, head, value, cell, more) => columnOf(key, head, value
 
 /** The columns of a list of queries that say which one it is; `href(row)` leads to it. */
 const queryColumns = (href) => [
-  columnOf(
-    "query",
-    "Query",
-    (row) => row.queryId,
-    (row) => el("a", { href: href(row) }, idOf(row.queryId)),
-    { row: true },
-  ),
+  columnOf("query", "Query", (row) => row.queryId, (row) => el("a", { href: href(row) }, idOf(row.queryId)), {
+    row: true,
+  }),
   columnOf("text", "Text", (row) => row.text, (row) => foreign(clipped(row.text, 200)), { className: "text" }),
 ];
 

@@ -71,13 +71,6 @@ function liveCard(run, { linked = true } = {}) {
   );
 }
 
-/** Replace what is in a box, and go back to the link that was focused in it. */
-function redraw(box, ...children) {
-  const href = box.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-  box.replaceChildren(...children.filter(Boolean));
-  if (href) box.querySelector(`a[href="${CSS.escape(href)}"]`)?.focus({ preventScroll: true });
-}
-
 /** The table of a study, rows by tasks, as far as it is filled. */
 function studyTable({ name, question, page, rows, tasks, cells }) {
   const found = new Map(cells.map((one) => [`${one.row}\n${one.task}`, one]));

@@ -14,6 +14,7 @@ let current = null; // what is shown
 let shownKey = null; // and the address of it, without the step
 let turn = 0; // counts up, so that an answer that comes too late is dropped
 let followed = false; // a link was followed: the new view begins at its top
+let renewed = false; // the same view is shown once more
 
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -36,8 +37,8 @@ function keepInAddress(state) {
 async function show() {
   const asked = route(location.hash);
   const key = JSON.stringify([asked.name, asked.ids, asked.query]);
-  const top = followed;
-  followed = false;
+  const [top, same] = [followed, renewed];
+  [followed, renewed] = [false, false];
   if (key === shownKey && current?.stepping) return toStep(asked);
   const mine = ++turn;
   delete main.dataset.view;
@@ -52,21 +53,31 @@ async function show() {
   progress.classList.remove("busy");
   const first = current === null;
   [current, shownKey] = [view, key];
-  if (view.reading) setTimeout(() => mine === turn && again(), READING);
+  if (view.reading) setTimeout(renew, READING, mine);
   document.title = visible(`${view.title} · Sextant`);
   crumbs(view.crumbs ?? []);
-  main.replaceChildren(view.node);
+  const stepped = asked.step !== null && view.stepping;
+  if (same && stepped) toStep(asked); // marked before it is on the page, so nothing scrolls
+  if (same) redraw(main, view.node);
+  else main.replaceChildren(view.node);
   main.dataset.view = asked.query !== null && asked.name === "compare" ? "compare" : asked.name;
-  if (asked.step !== null && view.stepping) return toStep(asked, { smooth: false });
-  if (!first) main.querySelector("h1")?.focus({ preventScroll: true });
+  if (stepped && !same) return toStep(asked, { smooth: false });
+  if (!first && !same) main.querySelector("h1")?.focus({ preventScroll: true });
   scrollTo(0, top || first ? 0 : (scrolled.get(location.hash) ?? 0));
 }
 
-/** The same view once more, now with the texts of documents. */
+/** The same view once more. */
 function again() {
   scrolled.set(location.hash, scrollY);
-  shownKey = null;
+  [shownKey, renewed] = [null, true];
   show();
+}
+
+/** The same view with texts of documents, unless another is shown meanwhile; later, if a remark is being written. */
+function renew(mine) {
+  if (mine !== turn) return;
+  if (main.querySelector(".disclosed:not([hidden]) > .remark-form")) setTimeout(renew, READING, mine);
+  else again();
 }
 
 function failure(asked, error) {

@@ -67,11 +67,7 @@ async function runView({ ids: [id], params }) {
     run.why_no_fates && notice(run.why_no_fates),
     el(
       "div.halves",
-      el(
-        "div",
-        section("Metrics", null, means, boundsList(run.bounds)),
-        failures.node,
-      ),
+      el("div", section("Metrics", null, means, boundsList(run.bounds)), failures.node),
       el("div", fall, section(title, null, shape)),
     ),
     panelSections({ id, run, exported, state, set }),
@@ -85,9 +81,11 @@ async function runView({ ids: [id], params }) {
   );
   measure();
   draw();
+  // What the filters offer, and failures, are drawn with the view.
+  const parts = ({ errors, fates }) => `${Object.keys(errors).length} ${new Set(fates?.flat()).size}`;
   if (run.live)
     follow(`run/${encodeId(id)}.json`, node, (answer) => {
-      if (!answer.live) return again();
+      if (!answer.live || parts(answer) !== parts(run)) return again();
       const more = answer.live.done !== run.live.done;
       run = answer;
       if (!more) return redraw(live, liveCard(run.live, { linked: false }));
@@ -95,12 +93,7 @@ async function runView({ ids: [id], params }) {
       measure();
       draw();
     });
-  return {
-    title: `${runName(about)} on ${about.task}`,
-    crumbs: [[runName(about), null]],
-    node,
-    up: link.overview(),
-  };
+  return { title: `${runName(about)} on ${about.task}`, crumbs: [[runName(about), null]], node, up: link.overview() };
 }
 
 /** A run whose answered queries are not scored, as while its corpus is read; the view is made anew once they are. */
@@ -201,13 +194,9 @@ function queriesTable(run, rows, state, k, onSort) {
         hint: "Of the metric selected above",
       }),
       rows.some((row) => row.error) &&
-        columnOf(
-          "error",
-          "Error",
-          (row) => row.error,
-          (row) => foreign(clipped(row.error, 120)),
-          { className: "text bad" },
-        ),
+        columnOf("error", "Error", (row) => row.error, (row) => foreign(clipped(row.error, 120)), {
+          className: "text bad",
+        }),
       rows.some((row) => row.remarks.length) &&
         columnOf(
           "remark",
@@ -223,36 +212,31 @@ function queryFilters(run, rows, state, set, metrics) {
   const fates = [...new Set(rows.flatMap((row) => row.fates ?? []))];
   const kinds = tally(Object.values(run.errors).map(kindOf));
   const labels = new Set((run.remarks ?? []).map((one) => one.label));
+  const filter = (label, key, options) => choice(label, options, state[key], set(key));
   return el(
     "div.filters",
     { role: "search" },
     searchField("Text", state.text, set("text")),
     fates.length > 0 &&
-      choice(
-        "Has a document that was",
-        [
-          ["", "any"],
-          ...Object.keys(FATES)
-            .filter((fate) => fates.includes(fate))
-            .map((fate) => [fate, fateWords(fate, cutoffOf(run.scores.metric, run.scores.losses))]),
-        ],
-        state.fate,
-        set("fate"),
-      ),
+      filter("Has a document that was", "fate", [
+        ["", "any"],
+        ...Object.keys(FATES)
+          .filter((fate) => fates.includes(fate))
+          .map((fate) => [fate, fateWords(fate, cutoffOf(run.scores.metric, run.scores.losses))]),
+      ]),
     kinds.length > 0 &&
-      choice(
-        "Failed",
-        [["", "or not"], ["any", "yes"], ["none", "no"], ...kinds.map(([kind]) => [`kind:${kind}`, kind])],
-        state.error,
-        set("error"),
-      ),
+      filter("Failed", "error", [
+        ["", "or not"],
+        ["any", "yes"],
+        ["none", "no"],
+        ...kinds.map(([kind]) => [`kind:${kind}`, kind]),
+      ]),
     labels.size > 0 &&
-      choice(
-        "Remark",
-        [["", "any or none"], ["any", "with a remark"], ...[...labels].filter(Boolean).map((label) => [`label:${label}`, label])],
-        state.remark,
-        set("remark"),
-      ),
+      filter("Remark", "remark", [
+        ["", "any or none"],
+        ["any", "with a remark"],
+        ...[...labels].filter(Boolean).map((label) => [`label:${label}`, label]),
+      ]),
     metricChoice(metrics, state.metric, set("metric")),
   );
 }
@@ -293,8 +277,7 @@ function fallSection(runs) {
     return section("Where recall is lost", null, notice("Unknown: an older version scored this run."));
   const first = String(losses.cutoff ?? cutoffs[0]);
   const box = el("div");
-  // On a narrow screen, one below the other.
-  const sets = matchMedia("(max-width: 44rem)").matches ? runs.map((run) => [run]) : [runs];
+  const sets = narrow() ? runs.map((run) => [run]) : [runs];
   const draw = (k) =>
     box.replaceChildren(
       ...sets.map((one, n) =>
