@@ -104,7 +104,7 @@ async function overview({ params }) {
     ),
     liveSection(known, again),
     runs.length > 0
-      ? [section("Cost and quality", costs, charts), section("All runs", shown, list.node, fatesLegend(runs))]
+      ? [section("Cost and quality", costs, charts), section("All runs", [shown, csvButton("runs", () => runsCsv(list.sorted))], list.node, fatesLegend(runs))]
       : notice("No run is finished yet."),
     runs.length > 1 &&
       findSection(runs.map((run) => run.id), state.find, set("find"), known.exported, (id) =>
@@ -179,6 +179,18 @@ function runsTable(state, runs, priced, choose, onSort) {
     ],
   });
 }
+
+const RUNS_CSV =
+  "run system task split queries metric mean low high retriever model calls list_usd failed unusable seconds date remarks tags note";
+const runsCsv = (runs) => [
+  RUNS_CSV.split(" "),
+  ...runs.map((run) => [
+    ...[run.id, labelOf(run), run.task, run.split, run.queries, run.metric],
+    ...[headline(run).mean, headline(run).low, headline(run).high, asText(run.retriever ?? ""), asText(run.lm ?? "")],
+    ...[run.usage?.calls, run.usage?.list_usd, run.failed, run.unusable, run.seconds],
+    ...[run.date && new Date(run.date * 1000).toISOString(), run.remarks, run.named.tags.join(" "), run.named.note],
+  ]),
+];
 
 /** A date, with the time of day if it is today's. */
 function dateWords(value) {
@@ -277,12 +289,8 @@ function facets(runs, cost) {
   }
   const others = groups.size - drawn.length;
   if (others > 0 && drawn.length)
-    made.push(
-      el(
-        "p.about.others",
-        `${others === 1 ? "One more set of runs is" : `${count(others)} more sets of runs are`} in the table; choose a task to see its chart.`,
-      ),
-    );
+    made.push(el("p.about.others",
+      `${others === 1 ? "One more set of runs is" : `${count(others)} more sets of runs are`} in the table; choose a task to see its chart.`));
   return made.length ? made : [notice("No run fits these filters.")];
 }
 

@@ -1,5 +1,6 @@
 """The page as a reader uses it, in a real browser: lists, links, keys, runs side by side, the file without network."""
 
+import csv
 import itertools
 import json
 import re
@@ -246,6 +247,12 @@ def test_choices_and_words_filter_the_runs(open_page, runs):
     assert page.locator("tr[data-run]").count() == 2
     page.locator("[data-search]").fill(f"wildchat {runs['long'].name[-8:]}")
     assert attributes(page, "tr[data-run]", "data-run") == [name(runs["long"])]
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    [row] = csv.DictReader(Path(download.value.path()).read_text().splitlines())
+    scores = json.loads((runs["long"] / "scores.json").read_text())
+    assert row["run"] == name(runs["long"]) and row["metric"] == "nDCG@10"
+    assert float(row["mean"]) == scores["metrics"]["nDCG@10"]["mean"]
     page.locator("[data-search]").fill("nothing like it")
     assert "Nothing fits these filters" in page.locator("main").inner_text()
 
