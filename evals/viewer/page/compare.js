@@ -18,7 +18,7 @@ async function compareView(given) {
 }
 
 const sideKey = (sides) => sides.map((side) => side.id).join(",");
-const namesOf = (sides) => sides.map((side) => side.name).join(", ").replace(/, ([^,]*)$/, " and $1");
+const namesOf = (sides) => new Intl.ListFormat("en-GB").format(sides.map((side) => side.name));
 const lettered = (side) => el("span", { class: `letter of-${side.n % 7}` }, side.letter);
 const titled = (side) => [lettered(side), " ", foreign(side.name)];
 
@@ -101,7 +101,7 @@ async function compareRuns(sides, params) {
     ),
     section(
       "Queries by size of the difference",
-      [shown, " ", csvButton("queries", () => pairedCsv(sides, list.sorted, metrics))],
+      [shown, csvButton("queries", () => pairedCsv(sides, list.sorted, metrics))],
       el(
         "div.filters",
         { role: "search" },
@@ -144,11 +144,7 @@ function together(title, summary, open, make) {
 
 const pairedCsv = (sides, rows, metrics) => [
   ["query_id", "text", ...metrics.flatMap((name) => sides.map((side) => `${name} ${side.letter}`))],
-  ...rows.map((row) => [
-    row.queryId,
-    row.text,
-    ...metrics.flatMap((name) => sides.map((_, n) => row.values[n][name])),
-  ]),
+  ...rows.map((row) => [row.queryId, row.text, ...metrics.flatMap((name) => sides.map((_, n) => row.values[n][name]))]),
 ];
 
 /** Verdicts in words, the matrix of all pairs where there are more than two runs, and notes. */
@@ -457,16 +453,14 @@ function goldTable(sides) {
   const group = ([, row]) => (found(row) === 0 ? 1 : found(row) === sides.length ? 2 : 0);
   const rows = [...units].sort((a, b) => group(a) - group(b) || collator.compare(a[0], b[0]));
   const words = ["Found by some, missed by others", "Missed by all", "Found by all"];
+  const heads = narrow() ? [columnHead("Outcome")] : sides.map((side) => columnHead(titled(side)));
   const bodies = [0, 1, 2].map((n) => {
     const here = rows.filter((row) => group(row) === n);
     if (!here.length && n > 0) return null;
     return el(
       "tbody",
       { "data-group": ["differs", "missed", "found"][n] },
-      el(
-        "tr.group",
-        el("th", { scope: "rowgroup", colspan: sides.length + 2 }, `${words[n]}: ${here.length || "none"}`),
-      ),
+      el("tr.group", el("th", { scope: "rowgroup", colspan: heads.length + 2 }, `${words[n]}: ${here.length || "none"}`)),
       here.map(([unit, row]) => goldRow(sides, unit, row)),
     );
   });
@@ -475,7 +469,7 @@ function goldTable(sides) {
     el(
       "table.relevant",
       el("caption.spoken", "Relevant documents and their outcome in each run"),
-      tableHead(columnHead("Document"), numberHead("Grade"), sides.map((side) => columnHead(titled(side)))),
+      tableHead(columnHead("Document"), numberHead("Grade"), heads),
       bodies,
     ),
   );
@@ -484,15 +478,13 @@ function goldTable(sides) {
 function goldRow(sides, unit, row) {
   const documents = Object.assign({}, ...sides.map((side) => side.gold.documents));
   const docId = row.find((one) => one?.doc_id)?.doc_id ?? unit;
-  return el(
-    "tr.gold",
-    { "data-doc": unit },
-    relevantHead(unit, docId, documents),
-    el("td.number", String(row.find(Boolean).grade)),
-    sides.map((side, n) =>
-      el("td", row[n] ? [fateChip(row[n], side.k, side.gold, side.hrefOf), fateStory(row[n], side.hrefOf)] : "–"),
-    ),
-  );
+  const outcome = (side, n) =>
+    row[n] ? [fateChip(row[n], side.k, side.gold, side.hrefOf), fateStory(row[n], side.hrefOf)] : "–";
+  const grade = el("td.number", String(row.find(Boolean).grade));
+  const cells = narrow()
+    ? el("td", sides.map((side, n) => el("div", lettered(side), " ", outcome(side, n))))
+    : sides.map((side, n) => el("td", outcome(side, n)));
+  return el("tr.gold", { "data-doc": unit }, relevantHead(unit, docId, documents), grade, cells);
 }
 
 /** What a step did; time and usage differ between any two runs. */
