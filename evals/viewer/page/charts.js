@@ -236,11 +236,12 @@ function placed(points, width, bottom, others) {
   return points.map((p, n) => {
     if (points.slice(0, n).some(near(p))) return null; // one name for runs of a program that fall together
     const w = p.name.length * 6.2 + 2;
+    const middle = Math.max(w / 2 + 1, Math.min(p.cx, width - w / 2 - 1)); // not beyond the edge
     const tries = [
       { x: p.cx + 9, y: p.cy + 4, anchor: "start", x0: p.cx + 7 },
       { x: p.cx - 9, y: p.cy + 4, anchor: "end", x0: p.cx - 9 - w },
-      { x: p.cx, y: p.cy - 10, anchor: "middle", x0: p.cx - w / 2 },
-      { x: p.cx, y: p.cy + 17, anchor: "middle", x0: p.cx - w / 2 },
+      { x: middle, y: p.cy - 10, anchor: "middle", x0: middle - w / 2 },
+      { x: middle, y: p.cy + 17, anchor: "middle", x0: middle - w / 2 },
     ];
     for (const one of tries) {
       const box = { x0: one.x0, x1: one.x0 + w, y0: one.y - 10, y1: one.y + 3 };
