@@ -97,6 +97,8 @@ def _count(block: JsonObject, name: str) -> int:
     count = block.get(name)
     if count is None:
         return 0
+    if isinstance(count, float) and count.is_integer():  # as JavaScript and Lua write whole numbers
+        count = int(count)
     if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # isinstance would let True through
         raise ValueError
     return count

@@ -176,6 +176,7 @@ ANTHROPICS = {
 THOUGHT_AGAIN = {"completion_tokens_details": {"reasoning_tokens": 204}}  # with its marks
 BLOCKS = [
     (CHAT, (1000, 0, 200, 0)),
+    ({"prompt_tokens": 1000.0, "completion_tokens": 200.0, "total_tokens": 1200.0}, (1000, 0, 200, 0)),
     (CHAT | {"prompt_tokens_details": None, "completion_tokens_details": []}, (1000, 0, 200, 0)),
     (CHAT | {"prompt_tokens_details": CACHED, "completion_tokens_details": THOUGHT}, (1000, 512, 200, 128)),
     (RESPONSES | {"input_tokens_details": CACHED, "output_tokens_details": THOUGHT}, (1000, 512, 200, 128)),
