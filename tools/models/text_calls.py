@@ -147,8 +147,9 @@ def find_tool(name: str, names: Collection[str]) -> str:
     """Return the tool that a model calls by `name`, in any case and with marks around it; `name` if there is none."""
     if name in names or not names:
         return name
-    bare = re.sub(r":\d+$", "", name.strip().strip("\"'`"))  # Kimi numbers calls
-    last = re.split(r"[./]|::|->", bare)[-1].strip("()<>[] ")
+    # Kimi numbers calls, and gpt-oss leaves marks of its channels behind names
+    bare = re.sub(r"(?:<\|.*)?(?::\d+)?$", "", name.strip().strip("\"'`"), flags=re.DOTALL)
+    last = re.split(r"[./:]|->", bare)[-1].strip("()<>[] ")
     for candidate in (bare, last):
         matches = [tool for tool in names if tool.casefold() == candidate.casefold()]
         if len(matches) == 1:

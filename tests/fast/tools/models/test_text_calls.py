@@ -175,6 +175,8 @@ def test_a_call_of_an_unknown_tool_is_one_where_it_is_marked_or_all_of_the_text(
         "I search the trams."
     )
     assert find_tool("fly", TOOLS) == "fly"
+    for name in ("search<|channel|>commentary", "functions.search:0", "default_api:search"):
+        assert find_tool(name, TOOLS) == "search"
 
 
 @pytest.mark.parametrize(
