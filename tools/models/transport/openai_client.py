@@ -826,7 +826,9 @@ def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LM
         choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     )
     broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
-    if not (error := answer.get("error") or choice.get("error") or broken):
+    is_error = answer.get("object") == "error"  # FastChat's, and vLLM's until 2025
+    error = answer.get("error") or choice.get("error") or (answer if is_error else broken)
+    if not error:
         return None
     code = error.get("code") if isinstance(error, dict) else None  # it is the status, or else 500
     status = code if isinstance(code, int) and 400 <= code < 600 else 500

@@ -13,8 +13,9 @@ from typing import Any
 from tools.records import JsonMapping, JsonObject
 
 DONE = b"data: [DONE]\n\n"
-_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
-_DATA = re.compile(rb"^data: ?([^\r\n]+)", re.MULTILINE)
+_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
+# The data of an event, or of an error: llama.cpp wrote "error:" in place of "data:" until 2025
+_DATA = re.compile(rb"^(?:data: ?|(event: ?error\r?\ndata: ?|error: ?))([^\r\n]+)", re.MULTILINE)
 _SAID = re.compile(
     rb'"(?:content|reasoning_content|reasoning|refusal|arguments|text|delta)": ?"[^"]'
 )
@@ -42,12 +43,11 @@ def is_stream(body: bytes) -> bool:
 
 def events_to_json(body: bytes) -> bytes:
     """Return the events of a stream as a JSON array, with null for the mark of its end."""
-    events = [match[1] for match in _DATA.finditer(body)]
-    return (
-        b"["
-        + b",".join([b"null" if event.strip() == b"[DONE]" else event for event in events])
-        + b"]"
-    )
+    events = []
+    for error, data in _DATA.findall(body):
+        event = b"null" if data.strip() == b"[DONE]" else data
+        events.append(b'{"failed":%s}' % event if error else event)
+    return b"[" + b",".join(events) + b"]"
 
 
 def end_stream(body: bytes) -> bytes:
@@ -84,7 +84,9 @@ def merge_chunks(events: Sequence[Any]) -> JsonObject:
             continue
         usage = event.get("usage") or usage
         timings = event.get("timings") or timings
-        if error := event.get("error") or (event if event.get("type") == "error" else None):
+        failed = event.get("failed") or event
+        is_error = failed is not event or "error" in (event.get("type"), event.get("object"))
+        if error := failed.get("error") or (failed if is_error else None):
             return {"error": error, "usage": usage}
         for choice in event.get("choices") or ():
             finish = choice.get("finish_reason") or finish

@@ -86,6 +86,10 @@ ERROR = b'data: {"error": {"message": "out of memory", "code": 503}}\n\n'
         (b"".join([*EVENTS[:4], ERROR, EVENTS[-1]]), "out of memory"),
         (b"data: [1]\n\n", "no answer that can be read"),
         (b": nothing yet\n\n", "broke off"),
+        (b'error: {"code": 500, "message": "the cache is full"}\n\n', "the cache is full"),
+        (b'event: error\r\ndata: {"message": "out of memory"}\r\n\r\n', "out of memory"),
+        (b'event: error\ndata: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
+        (b'data: {"object": "error", "message": "no such model"}\n\ndata: [DONE]\n\n', "no such"),
     ],
 )
 def test_a_stream_that_breaks_off_or_meets_an_error_is_no_answer(body, error):
