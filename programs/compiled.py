@@ -256,6 +256,11 @@ def read(path: Path) -> Compiled:
         raise DataError(
             f"there is no compiled program {file}; python -m optimizers.compile makes one"
         ) from None
+    if "program" not in body and any(map(_is_dspy_state, (body, *body.values()))):
+        raise UsageError(
+            f"{file} was saved by DSPy; load it where your program is made, "
+            f"with self.load({file.name!r}), and leave out --compiled"
+        )
     made_with = body.get("versions") or versions
     for name, ours in versions.items():  # before what another version may hold otherwise
         compiled_version = str(made_with.get(name, "unknown"))
@@ -273,6 +278,11 @@ def read(path: Path) -> Compiled:
         if intact
         else replace(compiled, origin={**compiled.origin, "edited": "after it was compiled"})
     )
+
+
+def _is_dspy_state(value: Any) -> bool:
+    """Return whether this is the state of a predictor, as `dspy.Module.save` writes it."""
+    return isinstance(value, dict) and "demos" in value
 
 
 def get_prompts(program: Any) -> dict[str, Prompt]:

@@ -148,6 +148,15 @@ def test_each_way_not_to_fit_is_refused_with_its_reason(corpus):
             found.check(name, program(corpus), "the file")
 
 
+def test_a_state_that_dspy_saved_is_told_from_a_damaged_file(tmp_path):
+    file = tmp_path / "state.json"
+    dspy.Predict("question -> words").save(str(file))
+    with pytest.raises(
+        UsageError, match=r"was saved by DSPy; load it .* self.load\('state.json'\)"
+    ):
+        read(file)
+
+
 @pytest.mark.parametrize(
     ("name", "then"),
     [("dspy", "2.6.1"), ("dspy", "4.0.0"), ("format", "2"), ("sextant", "99.1"), ("dspy", 3)],
