@@ -526,7 +526,7 @@ def _is_filled(value: Any) -> bool:
 
 
 def _explain(error: BaseException) -> str:
-    """Return the fault in a program's use of threads, processes or event loops; "" for other errors."""
+    """Return the fault in a program's use of threads, event loops or DSPy's retrievers; "" for other errors."""
     for cause in plugins.list_causes(error):
         words = plugins.show(cause)
         if isinstance(cause, ValueError) and words.startswith("No LM is loaded"):  # DSPy's
@@ -539,6 +539,11 @@ def _explain(error: BaseException) -> str:
                 f"its own: "
                 "make clients, locks and sessions of asyncio's in the function, not at the top of "
                 "the file"
+        if isinstance(cause, AssertionError) and words.startswith("No RM is loaded"):  # DSPy's
+            return (
+                "retrieves with dspy.Retrieve, which has no retriever here; call search instead, "
+                "which its constructor may ask for, or `from programs.custom import search`"
+            )
             )
     return ""
 
