@@ -26,7 +26,7 @@ import pydantic
 from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
-from programs.custom_results import ANSWERS, QUERY, describe, extract_doc_ids
+from programs.custom_results import ANSWERS, QUERY, describe, extract_doc_ids, read_fields
 from programs.search_tools import DESK, SearchTools, make_tools, read, search, select
 from tools import plugins, session
 from tools.errors import OwnCodeFailed, SextantError, UsageError
@@ -517,7 +517,13 @@ def _read_state(state: Any) -> Any:
     """Return the answer in a graph's final state; None if there is none."""
     if not isinstance(state, Mapping):  # of LangGraph's functional API
         return state
-    return next((state[name] for name in ANSWERS if _is_filled(state.get(name))), None)
+    response = state.get("structured_response")  # of a prebuilt agent with a response_format
+    answer = response if isinstance(response, Mapping) else read_fields(response)
+    for fields in (state, answer):
+        for name in ANSWERS:
+            if _is_filled(fields.get(name)):
+                return fields[name]
+    return None
 
 
 def _is_filled(value: Any) -> bool:
@@ -533,17 +539,17 @@ def _explain(error: BaseException) -> str:
             return (
                 f"asks the model in a thread or process that does not belong to the query: {REMEDY}"
             )
+        if isinstance(cause, AssertionError) and words.startswith("No RM is loaded"):  # DSPy's
+            return (
+                "retrieves with dspy.Retrieve, which has no retriever here; call search instead, "
+                "which its constructor may ask for, or `from programs.custom import search`"
+            )
         if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(words):
             return (
                 f"uses an object of another event loop ({words[:200]}); each query has a loop of "
                 f"its own: "
                 "make clients, locks and sessions of asyncio's in the function, not at the top of "
                 "the file"
-        if isinstance(cause, AssertionError) and words.startswith("No RM is loaded"):  # DSPy's
-            return (
-                "retrieves with dspy.Retrieve, which has no retriever here; call search instead, "
-                "which its constructor may ask for, or `from programs.custom import search`"
-            )
             )
     return ""
 

@@ -3,14 +3,17 @@
 The program itself is in custom.py, a graph in custom_langgraph.py.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
 import dspy
+import pydantic
 
 from tools import plugins
+from tools.records import JsonObject
 
 # Names of a parameter or field for the text of a query.
 QUERY = (
@@ -63,7 +66,9 @@ def describe(value: Any) -> str:
 def _find_documents(returned: Any) -> Any:
     """Return the part of a program's result that has the documents."""
     if isinstance(returned, dspy.Prediction):
-        return _pick_field(dict(returned.items()))
+        return _pick_field(dict(returned.items()), "predicted")
+    if fields := read_fields(returned):
+        return _pick_field(fields, f"returned {type(returned).__name__} with fields")
     if hasattr(returned, "columns"):
         return _pick_column(returned)
     if isinstance(returned, Mapping):
@@ -74,6 +79,18 @@ def _find_documents(returned: Any) -> Any:
         if scores and all(isinstance(score, Real) for score in scores.values()):
             return _order_by_score(scores)
     return returned
+
+
+def read_fields(record: Any) -> JsonObject:
+    """Return the fields of a dataclass, a named tuple or a model of pydantic's by name; none of another value."""
+    if isinstance(record, tuple) and hasattr(record, "_asdict"):
+        return dict(record._asdict())
+    names: Iterable[str] = ()
+    if dataclasses.is_dataclass(record):
+        names = [field.name for field in dataclasses.fields(record)]
+    elif isinstance(record, pydantic.BaseModel):
+        names = type(record).model_fields
+    return {name: getattr(record, name) for name in names}
 
 
 def _pick_column(frame: Any) -> Any:
@@ -94,8 +111,11 @@ def _order_by_score(scores: Mapping[Any, Any]) -> list[Any]:
     return sorted(scores, key=lambda doc_id: -scores[doc_id])
 
 
-def _pick_field(outputs: dict[str, Any]) -> Any:
-    """Return the documents of a prediction: a field by its name, or the only list, or the only field."""
+def _pick_field(outputs: JsonObject, described: str) -> Any:
+    """Return the documents of a prediction: a field by its name, or the only list, or the only field.
+
+    An error begins with `described`.
+    """
     outputs = dict(outputs)
     for name in ("trajectory", "reasoning"):
         outputs.pop(name, None)
@@ -103,7 +123,8 @@ def _pick_field(outputs: dict[str, Any]) -> Any:
     lists = [value for value in outputs.values() if isinstance(value, list | tuple)]
     fields = named[:1] or lists or list(outputs.values())
     if len(fields) != 1:
-        raise TypeError(f"predicted {', '.join(outputs) or 'nothing'}; a field doc_ids is expected")
+        names_of_fields = ", ".join(outputs) or "nothing"
+        raise TypeError(f"{described} {names_of_fields}; a field doc_ids is expected")
     documents = fields[0]
     return _split_text(documents) if isinstance(documents, str) else documents
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypedDict
 import dspy
 import httpx
 import numpy as np
+import pydantic
 import pytest
 import torch
 from conftest import ROOT
@@ -338,6 +339,22 @@ class Row(NamedTuple):
     score: float
 
 
+@dataclass
+class Answer:
+    answer: str
+    doc_ids: list[str]
+
+
+class Answered(NamedTuple):
+    documents: list[str]
+    answer: str = "iron"
+
+
+class Ranked(pydantic.BaseModel):
+    ranking: list[str]
+    notes: list[str]
+
+
 def tensor(*numbers):
     return torch.tensor(numbers)
 
@@ -360,6 +377,9 @@ def tensor(*numbers):
         (doc_id for doc_id in ["7"]),
         [{"id": "7"}],
         {"doc_ids": ["7"], "answer": "iron"},
+        Answer("iron", ["7"]),
+        Answered(["7"]),
+        Ranked(ranking=["7"], notes=["iron"]),
         {"7": 0.5},
         {"7": 1}.keys(),
         np.array([7]),
@@ -419,6 +439,7 @@ def test_scores_by_id_are_ordered_and_texts_are_split():
         ([("d1", "d2")], "or of pairs of an id and a score"),
         ({"d1", "d2"}, "returned a set, which has no order"),
         (dspy.Prediction(a=["x"], b=["y"]), "predicted a, b; a field doc_ids is expected"),
+        (Row("d1", 0.5), "returned Row with fields docno, score; a field doc_ids is expected"),
     ],
 )
 def test_what_is_no_list_of_ids_is_named_with_the_users_line(returned, said, corpus):
