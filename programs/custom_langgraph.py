@@ -33,6 +33,10 @@ from tools.threads import EventLoop, run_coroutine
 STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's default is 10,007
 
 
+# Settings of a call that may be bound to LangChain's models, beside `stop`
+_BINDABLE = ("temperature", "top_p", "max_tokens", "seed")
+
+
 class Tool(StructuredTool):
     """A tool of LangChain's that can be called as a function, too, with arguments in the forms that models write."""
 
@@ -63,16 +67,27 @@ class Model(BaseChatModel):
     """The run's own model, as LangChain has models. If it takes no tools, they are fields of a prompt."""
 
     offered: tuple[JsonObject, ...] = ()
+    choice: str = ""  # whether it calls one of the tools: "none", "required", "" is up to it
 
     @property
     def _llm_type(self) -> str:
         return "sextant"
 
-    def bind_tools(self, tools: Sequence[Any], **options: Any) -> "Model":
-        """Return the model with tools that it may call."""
-        return self.model_copy(
-            update={"offered": tuple(convert_to_openai_tool(tool) for tool in tools)}
-        )
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: Any = None, **options: Any
+    ) -> "Model":
+        """Return the model with tools that it may call, or has to call if `tool_choice` says so.
+
+        The choice is in LangChain's words or the protocol's: "auto", "any", the name of a tool, ...
+        """
+        offered = tuple(convert_to_openai_tool(tool) for tool in tools)
+        if isinstance(tool_choice, dict):
+            tool_choice = tool_choice.get("function", tool_choice).get("name", "required")
+        named = tuple(tool for tool in offered if tool["function"]["name"] == tool_choice)
+        choice = "required" if named or tool_choice in ("any", "required", True) else ""
+        if tool_choice == "none":
+            choice = "none"
+        return self.model_copy(update={"offered": named or offered, "choice": choice})
 
     def _generate(
         self,
@@ -86,24 +101,32 @@ class Model(BaseChatModel):
             message | original.additional_kwargs.get("parts", {})
             for message, original in zip(written, messages, strict=True)
         ]
-        answer = self._converse(conversation) or self._fill(conversation)
+        settings = {name: options[name] for name in _BINDABLE if options.get(name) is not None}
+        if stop:
+            settings["stop"] = list(stop)
+        answer = self._converse(conversation, settings) or self._fill(conversation)
         parts = answer.get("parts", {})
+        content = answer["content"]
+        for text in stop or ():
+            content = content.partition(text)[0]  # not every interface stops there
         message = AIMessage(
-            content=answer["content"],
+            content=content,
             tool_calls=identify(answer["calls"], conversation),
             additional_kwargs={"parts": parts} if parts else {},
         )
         return ChatResult(generations=[ChatGeneration(message=message)])
 
-    def _converse(self, conversation: list[JsonObject]) -> JsonObject | None:
+    def _converse(self, conversation: list[JsonObject], settings: JsonObject) -> JsonObject | None:
         """Return the next message by the protocol's interface for tools; None if the model has none."""
         model = dspy.settings.lm
         if getattr(model, "tools", None) is None:
             return None
         inputs = {"conversation": conversation, "tools": [*self.offered]}
+        if self.offered and self.choice:
+            settings = settings | {"tool_choice": self.choice}
         try:
             with expose_call(PredictorCall(None, NextMessage, inputs)):
-                answer = model.converse(conversation, [*self.offered])
+                answer = model.converse(conversation, [*self.offered], settings)
         except dspy.LMUnsupportedFeatureError:
             if not self.offered:
                 raise
@@ -169,6 +192,7 @@ class Runner(SharedOnDeepcopy):
             loop.run if loop else run_coroutine
         )
         self._inputs = _find_inputs(self.graph, label)
+        self._context = _make_context(self.graph, label)
         _refuse_interrupts(self.graph, label)
         self._is_async = self._can_await(savers)
         if not self._is_async and (awaited := _find_async_node(graphs)):
@@ -202,7 +226,9 @@ class Runner(SharedOnDeepcopy):
     def _walk(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
         state = {}
         try:
-            for state in self.graph.stream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
+            for state in self.graph.stream(  # noqa: B007  # the last one is used
+                begin, options, **self._context, stream_mode="values"
+            ):
                 pass
         except GraphRecursionError:
             return state, "steps"
@@ -211,7 +237,9 @@ class Runner(SharedOnDeepcopy):
     async def _walk_async(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
         state = {}
         try:
-            async for state in self.graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # as above
+            async for state in self.graph.astream(  # noqa: B007  # as above
+                begin, options, **self._context, stream_mode="values"
+            ):
                 pass
         except GraphRecursionError:
             return state, "steps"
@@ -269,6 +297,25 @@ def _refuse_interrupts(graph: Any, label: str) -> None:
         )
 
 
+def _make_context(graph: Any, label: str) -> dict[str, Any]:
+    """Return the argument `context` of a graph's run, made of the defaults and of tools by name; none without a schema.
+
+    UsageError if that is not enough.
+    """
+    schema = getattr(graph, "context_schema", None)
+    if schema is None:
+        return {}
+    offered = {**make_tools(Tool.from_function), "model": Model()}
+    values = {name: offered[name] for name in _read_hints(schema) if name in offered}
+    try:
+        return {"context": schema(**values)}
+    except Exception as error:  # a user's class may raise anything
+        raise UsageError(
+            f"the context of {label} cannot be made of its defaults: {names.describe_exception(error)}; "
+            f"give each field a default"
+        ) from error
+
+
 def _find_inputs(graph: Any, label: str) -> list[str] | None:
     """Return the keys of a graph's input that the query goes to; None if its input is a text."""
     builder = getattr(graph, "builder", None)
@@ -283,7 +330,9 @@ def _find_inputs(graph: Any, label: str) -> list[str] | None:
     if not {"messages", *QUERY}.isdisjoint(names_of_inputs):
         return names_of_inputs
     texts = [
-        name for name, hint in hints.items() if hint is str and name not in ("objective", *ANSWERS)
+        name
+        for name, hint in hints.items()
+        if hint in (str, str | None) and name not in ("objective", *ANSWERS)
     ]
     if len(texts) == 1:
         return [*texts, *names_of_inputs]

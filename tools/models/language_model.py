@@ -225,11 +225,17 @@ class LanguageModel(dspy.LM):
         call_context.update(answer=answered)
         return outputs
 
-    def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
+    def converse(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message],
+        settings: Mapping[str, Any] = {},
+    ) -> Message:
         """Return the next message of a conversation with tools: "content", "tool_calls", "finish".
 
-        It may have "parts": content that is to be passed back with it, in addition to its content
-        and in place of its calls. With "in_text", its calls were read out of the text.
+        `settings` are those of this call alone. The message may have "parts": content that is to be
+        passed back with it, in addition to its content and in place of its calls. With "in_text",
+        its calls were read out of the text.
         """
         if self.tools is None:
             raise dspy.LMUnsupportedFeatureError(
@@ -237,18 +243,24 @@ class LanguageModel(dspy.LM):
             )
         if not self._server_facts.get("short_ids"):
             try:
-                return self._converse(messages, tools)
+                return self._converse(messages, tools, settings)
             except dspy.LMError as error:
                 if not provider_errors.refuses_call_ids(error):
                     raise
             self._server_facts["short_ids"] = True
-            return self._converse(shorten_ids(messages), tools, again=True)
-        return self._converse(shorten_ids(messages), tools)
+            return self._converse(shorten_ids(messages), tools, settings, again=True)
+        return self._converse(shorten_ids(messages), tools, settings)
 
     def _converse(
-        self, messages: Sequence[Message], tools: Sequence[Message], *, again: bool = False
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message],
+        settings: Mapping[str, Any],
+        *,
+        again: bool = False,
     ) -> Message:
-        settings = self._settings({})
+        limit = min(filter(None, (settings.get("max_tokens"), self.limit)), default=None)
+        settings = self._settings({**settings, **({self._limited: limit} if limit else {})})
         rollout = self.kwargs.get("rollout_id")
         instruction = find_instruction(messages)
         if self.wire:
@@ -259,7 +271,7 @@ class LanguageModel(dspy.LM):
             ask_litellm = partial(self._by_litellm, messages, tools)
             send = partial(self._through_dspy, ask_litellm, settings, instruction)
         counted = [{"content": json.dumps([messages, tools])}]
-        answer = self._answer(request, rollout, send, counted, self.limit, again=again)
+        answer = self._answer(request, rollout, send, counted, limit, again=again)
         functions = [tool["function"] for tool in tools]
         parameters = {
             function["name"]: function.get("parameters", {}).get("properties", {})

@@ -18,9 +18,10 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send, interrupt
-from test_custom import outcome
+from test_custom import Answer, outcome
 
 from programs.custom import search
 from tools.errors import UsageError
@@ -152,7 +153,41 @@ def open_sync():
         yield chain(look).compile(checkpointer=saver)
 
 
+class Asked(pydantic.BaseModel):
+    user_input: str | None = None
+    doc_ids: list[str] = []
+
+
+@dataclass
+class Settings:
+    search: Any
+    most: int = 5
+
+
+def look_by_context(state, runtime: Runtime[Settings]):
+    snippets = runtime.context.search(state["query"]).snippets
+    return {"doc_ids": [hit.doc_id for hit in snippets[: runtime.context.most]]}
+
+
+class Found(pydantic.BaseModel):
+    """The documents that fit."""
+
+    doc_ids: list[str]
+
+
+class Structured(MessagesState):
+    structured_response: Any
+
+
+def answer_by_schema(state):
+    search("copper")
+    return {"structured_response": Found(doc_ids=["d2"])}
+
+
 GRAPHS = {
+    "a text that may be missing": chain(lambda state: find(state.user_input), schema=Asked),
+    "context": chain(look_by_context, context_schema=Settings),
+    "structured response": chain(answer_by_schema, schema=Structured),
     "sqlite": chain(look).compile(checkpointer=sqlite()),
     "sqlite in a subgraph": chain(look, chain(look).compile(checkpointer=sqlite())).compile(
         checkpointer=InMemorySaver()
@@ -226,10 +261,38 @@ def test_a_graph_that_waits_for_somebody_fails_with_what_it_asks(checkpointer, c
             "nobody is there to go on",
         ),
         (chain(look, schema=Topic), "the query goes there, or to its only text"),
+        (chain(look, context_schema=Answer), "cannot be made of its defaults"),
     ],
-    ids=["bound to a thread", "async node", "interrupt_before", "two texts"],
+    ids=["bound to a thread", "async node", "interrupt_before", "two texts", "context"],
 )
 def test_a_graph_that_cannot_be_run_is_refused_before_any_query(graph, said, corpus):
     with pytest.raises(UsageError) as refused:
         outcome(graph, corpus)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_what_a_graph_binds_to_the_model_reaches_the_server(corpus, server):
+    def build(model, search):
+        judge = model.with_structured_output(Found)
+        writer = model.bind(stop=["Observation:"], temperature=0.7, max_tokens=9)
+
+        def act(state):
+            search("copper")
+            assert writer.invoke("Write.").content == "Action: look\n"
+            return judge.invoke("Judge.").model_dump()
+
+        return chain(act)
+
+    said = iter(
+        [
+            {"raw": "Action: look\nObservation: none"},
+            {"tool_calls": [("Found", {"doc_ids": ["d2"]})]},
+        ]
+    )
+    server.answer = lambda prompt: next(said)
+    found = outcome(build, corpus, spec=server.spec)
+    assert found["error"] is None and found["ranking"][0] == "d2"
+    written, judged = server.requests
+    assert (written["stop"], written["temperature"]) == (["Observation:"], 0.7)
+    assert written["max_tokens"] == 9 < judged["max_tokens"]
+    assert judged["tool_choice"] == "required" and "stop" not in judged
