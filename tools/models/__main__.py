@@ -41,7 +41,7 @@ from tools.models.language_model import (
     ModelSettings,
     connect,
 )
-from tools.models.model_spec import check_key, parse
+from tools.models.model_spec import check_key, parse, split_server
 from tools.models.retry_policy import RetryPolicy
 from tools.models.run_resources import RunResources
 from tools.models.secrets import read_keys
@@ -98,7 +98,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "offline is no model, so there is nothing to check; name a model, as for --lm"
         )
-    if spec.startswith("@"):
+    if not split_server(spec)[0]:
         _, url = parse(f"MODEL{spec}", "check")
         check_key(f"MODEL{spec}", settings.headers)
         findings: JsonObject = {"models": _list_models(OpenAIClient("", url, settings=settings))}

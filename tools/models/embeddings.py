@@ -19,7 +19,7 @@ from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models import provider_errors
 from tools.models.client import ModelClient
-from tools.models.model_spec import PROVIDERS, SERVER_KEY, is_server
+from tools.models.model_spec import PROVIDERS, SERVER_KEY, is_server, split_server
 from tools.models.prices import Price
 from tools.models.provider_response import ProviderResponse
 from tools.models.run_resources import RunResources
@@ -41,10 +41,11 @@ class EmbeddingRefused(ValueError):
 
 def place(spec: str) -> tuple[str, str, str]:
     """Return provider, model and URL of `provider/model`, or of `MODEL@URL`, which has no provider; UsageError else."""
-    model, at, url = spec.partition("@")
-    if at:
+    model, url = split_server(spec)
+    if "@" in spec:
         if not model or not is_server(url):
-            wrong = f"api:{model}@... is no server; write api:MODEL@http://host:port/v1"
+            shown = model if url else spec.partition("@")[0]
+            wrong = f"api:{shown}@... is no server; write api:MODEL@http://host:port/v1"
             raise UsageError(f"{wrong}, and put a key for it in ${SERVER_KEY}")
         return "", model, url
     provider, _, model = spec.partition("/")

@@ -10,6 +10,7 @@ to the provider: $SEXTANT_API_KEY for the user's own server, $OPENAI_API_KEY for
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -153,15 +154,31 @@ PROVIDERS = {
 SERVER_KEY = "SEXTANT_API_KEY"
 
 
+# Where the address of a server begins. Names of models have an @ in them, too: @cf/meta/llama-3,
+# claude-3-5-sonnet@20240620
+_SERVER = re.compile(r"@(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+# What is added to an address for a request
+_REQUEST_PATH = re.compile(r"/(?:chat/completions|completions|responses|embeddings)/?\Z")
+
+
+def split_server(spec: str) -> tuple[str, str]:
+    """Return the name and the URL of `MODEL@URL`, the URL "" if `spec` has none."""
+    server = _SERVER.search(spec)
+    return (spec[: server.start()], spec[server.end() :]) if server else (spec, "")
+
+
 def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
     """Return (LiteLLM name, base URL) of a spec, the value of `option`; "" for a part that it lacks. UsageError."""
     if spec == "offline":
         return "", ""
-    name, at, url = spec.partition("@")
-    if at and "://" in url:  # a name of a provider's may have an @ in it, too
+    name, url = split_server(spec)
+    if url:
         if not name or not is_server(url):
             wrong = f"{option} {name + '@...'!r} is no server; write MODEL@http://host:port/v1"
             raise UsageError(f"{wrong}, and put a key for it in $SEXTANT_API_KEY")
+        if added := _REQUEST_PATH.search(url):
+            base = url[: added.start()]
+            raise UsageError(f"{option} names a path that is added by itself; write {name}@{base}")
         return f"openai/{name}", url
     if "?" in spec or "#" in spec:  # it would stand in the names of folders
         raise UsageError(

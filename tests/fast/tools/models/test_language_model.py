@@ -35,6 +35,7 @@ def short_patience(monkeypatch):
         "@http://x/v1",
         "m@ftp://x/v1",
         "m@http://user:secret@x/v1",
+        "m@http://x/v1/chat/completions",
     ],
 )
 def test_a_spec_that_names_no_model_is_refused(spec, run):
@@ -47,8 +48,10 @@ def test_a_spec_that_names_no_model_is_refused(spec, run):
     )
 
 
-def test_a_providers_name_may_have_an_at_sign_in_it():
+def test_a_name_may_have_an_at_sign_in_it():
     spec.parse("vertex_ai/claude-3-5-sonnet@20240620")
+    for name in ("claude-3-5-sonnet@20240620", "@cf/meta/llama-3.1-8b-instruct"):
+        assert spec.parse(f"{name}@http://x/v1") == (f"openai/{name}", "http://x/v1")
 
 
 @pytest.mark.parametrize(
