@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from bisect import bisect_left
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -52,6 +53,8 @@ PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 # some 300 a token.
 LARGEST = 32 << 20
 MARK = "[[ ##"  # what an answer in DSPy's form begins with
+# What no thoughts begin with
+_ANSWER_STARTS = (MARK, "{", "<tool_call>")
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
 
 # Has OpenAI's client leave the body of an answer to be read part by part
@@ -84,6 +87,7 @@ class UnreadableResponse(dspy.LMTransportError):
     """
 
     kind = "unreadable"
+    about: provider_errors.Subject = "unknown"  # whatever words stand in it
 
     def __init__(self, what: str, model: str, usage: Any = None) -> None:
         super().__init__(f"no answer that can be read: {what}", model=model)
@@ -530,7 +534,8 @@ def read_completion(
     try:
         reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        raise UnreadableResponse("it has no message", model, usage) from None
+        beginning = _start(data, 200, clean)
+        raise UnreadableResponse(f"it has no message, but {beginning!r}", model, usage) from None
     metered = read_report(usage)
     tokens = metered.output_tokens if metered else None
     reply = reply._replace(finish=read_finish_reason(reply.finish, tokens, limit))
@@ -546,6 +551,7 @@ def read_completion(
 
 def parse_body(data: bytes, model: str, *, clean: Clean = str) -> Any:
     """Parse a body with status 200. Unreadable when it is no JSON, an LM error if it reports one."""
+    data = data.removeprefix(BOM_UTF8)
     try:
         streamed = sse.is_stream(data)
         text = sse.events_to_json(data) if streamed else data
@@ -607,7 +613,9 @@ _THOUGHT_PARTS = (
 
 def _chat(answer: Any, usage: Any) -> Completion:
     choice = answer["choices"][0]
-    message = choice["message"]
+    message = choice.get("message")
+    if message is None and choice.get("finish_reason"):
+        message = {}  # Gemini's, where thoughts take all tokens or a filter the whole answer
     written = message.get("tool_calls") or ()
     written = [written] if isinstance(written, dict) else written
     if not written and isinstance(
@@ -632,7 +640,12 @@ def _chat(answer: Any, usage: Any) -> Completion:
         parts["tool_calls"] = [
             {name: call[name] for name in call if name != "index"} for call in written
         ]
-    return Completion(_text(content) or refusal, calls, finish, usage, reasoning, parts)
+    text = _text(content) or refusal
+    if not (text.strip() or calls) and reasoning.lstrip().startswith(_ANSWER_STARTS):
+        # A server whose parser of thoughts expects some takes the whole answer for thoughts
+        text = reasoning
+        reasoning = ""
+    return Completion(text, calls, finish, usage, reasoning, parts)
 
 
 def _is_thought(content_part: Mapping[str, Any]) -> bool:

@@ -372,6 +372,10 @@ ODD = {
     ),
     "cut off, says Mistral": (chat({"content": "bl"}, finish_reason="model_length"), "bl", [], "length"),
     "cut off, says Gemini": (chat({"content": "bl"}, finish_reason="MAX_TOKENS"), "bl", [], "length"),
+    "no message, as thoughts took all tokens": (
+        {"choices": [{"index": 0, "finish_reason": "length"}], "usage": None}, "", [], "length",
+    ),
+    "no message, says a filter": (chat(None, finish_reason="content_filter"), "", [], "content_filter"),
     "a second choice": (
         {"choices": [*chat({"content": "blue"})["choices"], *chat({"content": "red"})["choices"]], "usage": None},
         "blue", [], "stop",
@@ -431,6 +435,14 @@ def test_thoughts_beside_the_content_or_in_its_parts_are_reasoning_and_no_text(c
     assert (streamed.text, streamed.reasoning) == ("blue", "hm")
 
 
+def test_an_answer_that_a_server_has_taken_for_thoughts_is_the_answer():
+    form = "[[ ## words ## ]]\nblue\n\n[[ ## completed ## ]]"
+    for said, text in ((form, form), ("Let me think of blue.", "")):
+        answer = chat({"content": None, "reasoning_content": said})
+        reply = read_completion("chat", json.dumps(answer).encode(), "tiny")
+        assert (reply.text, reply.reasoning) == (text, "" if text else said)
+
+
 NO_ANSWER = {
     b"": "empty",
     b"<html>soon</html>": "<html>soon</html>",
@@ -440,6 +452,7 @@ NO_ANSWER = {
     b"[1]": "no message",
     b'{"choices": []}': "no message",
     b'{"choices": [{"message": null}]}': "no message",
+    b'{"choices": null, "base_resp": {"status_msg": "insufficient balance"}}': "insufficient balance",
     b'{"choices": {"0": 1}}': "no message",
     b'{"choices": [{"message": {"content": NaN}}]}': "unexpected",
     b'{"choices": [{"message": {"tool_calls": ["x"]}}]}': "no message",
@@ -473,7 +486,7 @@ def test_what_cannot_be_read_says_whether_it_was_billed(usage, billed):
     with pytest.raises(UnreadableResponse) as caught:
         read_completion(
             "chat",
-            json.dumps({"choices": [{"finish_reason": "content_filter"}], "usage": usage}).encode(),
+            json.dumps({"choices": None, "usage": usage}).encode(),
             "tiny",
         )
     assert caught.value.billed == billed and caught.value.usage == usage
