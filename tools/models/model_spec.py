@@ -79,7 +79,7 @@ class ModelSettings:
     extra_body: Annotated[
         Mapping[str, Any],
         _Option(
-            "more of the request's body",
+            "more of the request's body; null leaves a field out",
             "JSON",
             json_object,
             whole=True,

@@ -76,6 +76,16 @@ _TABLE: tuple[tuple[Subject, str, str], ...] = (
         r"reduce the length of the messages|current length is \d+ while limit|too many tokens:",
     ),
     ("length", "", "too many input tokens|input is too long"),
+    # GitHub Models; GitHub Copilot
+    ("length", "tokens_limit_reached", r"request body too large for \S+ model"),
+    ("length", "model_max_prompt_tokens_exceeded", r"prompt token count of \d+ exceeds"),
+    # DashScope; Moonshot; Zhipu, docs.z.ai/api-reference/api-code
+    ("length", "", "range of input length should be"),
+    ("length", "", "exceeded model token limit|model max length exceeded"),
+    ("length", "1261", "prompt exceeds max length"),
+    # SGLang; watsonx; TabbyAPI
+    ("length", "", r"input length .{0,40}exceeds the maximum allowed length"),
+    ("length", "", r"number of input tokens .{0,60}exceed|greater than max_seq_len"),
     # llama.cpp, tools/server; vLLM; Hugging Face's TGI and TEI
     ("length", "exceed_context_size_error", "too large to process"),
     (
@@ -104,7 +114,8 @@ class ProviderErrorBody(NamedTuple):
     """An error in a provider's words."""
 
     words: str  # "" where it has none
-    codes: tuple[str, ...]  # its codes and types, the most specific first
+    codes: tuple[str, ...] = ()  # its codes and types, the most specific first
+    wait: float | None = None  # seconds that it asks to wait
 
 
 def read_error(body: Any) -> ProviderErrorBody:
@@ -132,7 +143,16 @@ def read_error(body: Any) -> ProviderErrorBody:
         inner.get("code") if isinstance(inner, dict) else None,
         *map(error.get, ("code", "type", "status")),
     )
-    return ProviderErrorBody(words, _codes(*codes))
+    return ProviderErrorBody(words, _codes(*codes), _read_wait(error.get("details")))
+
+
+def _read_wait(details: Any) -> float | None:
+    """Return the seconds to wait that the details of an error of Google's name; None without them."""
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str) and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?s", delay):
+            return float(delay[:-1])
+    return None
 
 
 def _codes(*values: Any) -> tuple[str, ...]:
@@ -171,16 +191,18 @@ _REFUSALS = (
 # Where a refusal for length has the tokens of the window, and those of the prompt, in the words of
 # the servers above.
 _WINDOW = re.compile(
-    r"(?:maximum (?:context|model|prompt) length(?: is| of)?|context (?:window|size)(?: "
-    r"of)?|n_ctx|tokens allowed"
-    r"|while limit is|must be <=|cannot exceed|tokens >)[ :]*+\(?([\d,]{1,20})",
+    r"(?:maximum (?:context|model|prompt|allowed) length(?: is| of)?|context (?:window|size)(?: "
+    r"of)?|context length(?: is| of)? only|n_ctx|tokens allowed"
+    r"|while limit is|must be <=|cannot exceed(?: the total tokens limit)?|tokens >|max size"
+    r"|exceeds the limit of|token limit|max length|length should be \[1,)[ :]*+\(?([\d,]{1,20})"
+    r"|model with ([\d,]{1,20}) maximum context length",
     re.IGNORECASE,
 )
 _PROMPT = re.compile(
     r"(?<![\d,])([\d,]{1,20}) (?:in (?:the|your) (?:messages|prompt)|input tokens|`inputs` tokens)|(?:resulted "
     r"in|requested tokens"
-    r"|request|input length|prompt \(length|current length is|request contains|received|token "
-    r"count|is too long"
+    r"|request|input length|prompt \(length|current length is|(?:request|prompt) contains|received|token "
+    r"count(?: of)?|is too long|\(requested|number of input tokens"
     r"|n_prompt_tokens)[ :]*+\(?([\d,]{1,20})",
     re.IGNORECASE,
 )
@@ -337,7 +359,13 @@ def redirect_error(
 
 
 def format_refusal(error: BaseException, spec: str) -> ProviderRefused:
-    """Return a provider's refusal in a single line."""
+    """Return a provider's refusal in a single line, with what to do about it."""
     line = str(error).strip().partition("\n")[0]
     remedy = "check the key, the quota, the name and the settings"
+    if "temperature" in line.lower():  # reasoning models of OpenAI's, and Claude from Opus 4.7 on
+        remedy = (
+            "try --temperature 1, or --extra-body '{\"temperature\": null}', which leaves it out"
+        )
+    elif getattr(error, "status", None) == 404:
+        remedy = "check the name of the model and the address, which ends in /v1 with most servers"
     return ProviderRefused(f"{spec}: the provider refuses: {line}; {remedy}", source=spec)

@@ -430,11 +430,16 @@ class OpenAIClient(SharedOnDeepcopy):
 
 
 def deep_merge(body: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with `more` in it, which wins; mappings that both have are merged."""
+    """Return a body with `additions` in it, which win; mappings that both have are merged, and null takes a field out.
+
+    That is how JSON Merge Patch has it (RFC 7396).
+    """
     merged = {**body, **additions}
     for name in body.keys() & additions.keys():
         if isinstance(body[name], Mapping) and isinstance(additions[name], Mapping):
             merged[name] = deep_merge(body[name], additions[name])
+        elif additions[name] is None:
+            del merged[name]
     return merged
 
 
@@ -771,10 +776,10 @@ def error_from_response(
         page = _start(answer.body, 4000, clean)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
         error_body = provider_errors.ProviderErrorBody(
-            f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ()
+            f"status {status}" + (f", with a page that begins {words!r}" if words else "")
         )
     error = _error(status, error_body, model, clean, tools, page)
-    error.retry_after = retry_after(answer.headers)
+    error.retry_after = retry_after(answer.headers) or error_body.wait
     return error
 
 

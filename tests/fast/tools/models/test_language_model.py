@@ -139,6 +139,23 @@ def test_a_missing_key_is_said_before_anything_is_made(run, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        (Failure(400, "unsupported_value", "'temperature' does not support 0"), "--temperature 1"),
+        (Failure(404), "which ends in /v1"),
+    ],
+    ids=["temperature", "404"],
+)
+def test_a_refusal_says_what_to_do_about_it(failure, remedy, run, server):
+    def refuse(prompt):
+        raise failure
+
+    server.answer = refuse
+    result = run("--program", "rewrite", *TASK, "--lm", server.spec)
+    assert result.code == 4 and remedy in result.err
+
+
+@pytest.mark.parametrize(
     ("spec", "temperature"), [("openai/gpt-4o-mini", 0.0), ("openai/gpt-5.2", None)]
 )
 def test_a_reasoning_model_is_sent_no_temperature(spec, temperature, run, server, monkeypatch):

@@ -86,6 +86,17 @@ WORDS = {
         None,
         900,
     ),
+    "You passed 900 input tokens. However, the model's context length is only 700 tokens": (
+        700,
+        900,
+    ),
+    "Prompt contains 900 tokens, too large for model with 600 maximum context length": (600, 900),
+    "Request body too large for gpt-4o model. Max size: 8000 tokens.": (8000, None),
+    "prompt token count of 900 exceeds the limit of 600": (600, 900),
+    "Range of input length should be [1, 30720]": (30720, None),
+    "Your request exceeded model token limit: 8192 (requested: 9001)": (8192, 9001),
+    "Input length (900 tokens) exceeds the maximum allowed length (600 tokens).": (600, 900),
+    "the number of input tokens 900 cannot exceed the total tokens limit 600": (600, 900),
     "Requested tokens (5234) exceed context window of 4096": (4096, 5234),
     "request (5234 tokens) exceeds the available context size (4096 tokens), try increasing it": (
         4096,

@@ -29,6 +29,12 @@ KNOWN = [
                       "The input token count (9) exceeds the maximum number of tokens allowed (8)."}}]),
     ("length", 413, {"error": "`inputs` must have less than 512 tokens.", "error_type": "Validation"}),
     ("length", 400, {"error": "the input length exceeds the context length"}),  # Ollama
+    ("length", 400, openai("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]")),
+    ("length", 413, {"error": {"code": "tokens_limit_reached", "message": "Request body too large for gpt-4o model."}}),
+    ("length", 400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}),  # Zhipu
+    ("length", 400, openai("Invalid request: Your request exceeded model token limit: 8192")),  # Moonshot
+    ("length", 400, openai("prompt token count of 80000 exceeds the limit of 64000")),  # GitHub Copilot
+    ("length", 400, openai("Input length (900 tokens) exceeds the maximum allowed length (600 tokens).")),  # SGLang
     ("account", 422, openai("Budget has been exceeded! Current cost: 2", "422", "budget_exceeded")),  # LiteLLM
     ("account", 400, openai("litellm.BadRequestError: OpenAIException - Budget has been exceeded!", "400")),
     ("account", 400, anthropic("Your credit balance is too low to access the Anthropic API.")),
@@ -49,14 +55,22 @@ KNOWN = [
     ("about", "status", "body"), KNOWN, ids=[json.dumps(body)[:70] for *_, body in KNOWN]
 )
 def test_only_what_a_provider_says_of_the_text_is_about_the_text(about, status, body):
-    words, codes = read_error(body)
-    assert classify_topic(status, codes, words) == about
+    error = read_error(body)
+    assert classify_topic(status, error.codes, error.words) == about
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"), [("3.934310785s", 3.934310785), ("58s", 58.0), ("soon", None), (58, None)]
+)
+def test_the_wait_that_google_s_error_asks_for_is_read(delay, seconds):
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
+    assert read_error([{"error": {"code": 429, "details": [{}, *details]}}]).wait == seconds
 
 
 @pytest.mark.parametrize(
     "body", [None, [], {}, 3, [[]], {"error": 3}, {"error": {"message": 3, "code": [1]}}, "x", ""]
 )
 def test_any_body_says_something(body):
-    words, codes = read_error(body)
-    assert isinstance(words, str) and all(isinstance(code, str) for code in codes)
-    assert classify_topic(400, codes, words) == "unknown"
+    error = read_error(body)
+    assert isinstance(error.words, str) and all(isinstance(code, str) for code in error.codes)
+    assert classify_topic(400, error.codes, error.words) == "unknown"
