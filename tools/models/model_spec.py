@@ -123,6 +123,10 @@ class ServerKind(NamedTuple):
     # Whether a schema may have bounds that are made for a call: lengths, counts, the ids of its
     # documents. Others may refuse them, or need long for each.
     bounds: bool = False
+    # Whether a conversation may begin with a system message, and whether messages of the user and
+    # of the model have to take turns: the templates of some models refuse others.
+    system: bool = True
+    turns: bool = False
     # A path asked next where GET /models does not tell the window; /v1 has the protocol's paths
     # alone
     more: str = ""

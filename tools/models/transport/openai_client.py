@@ -219,6 +219,7 @@ class OpenAIClient(SharedOnDeepcopy):
         A stream is left after the line `last`, if it reports usage all along, and when it repeats
         itself. `instruction` is the system message. Raises LM errors, also UnreadableResponse.
         """
+        kind = self.server.kind
         request, reader = self._prepare(body, limit, tools=tools, last=last)
         began = time.monotonic()
         try:
@@ -230,14 +231,11 @@ class OpenAIClient(SharedOnDeepcopy):
                     options={"headers": _STREAMED, "timeout": timeout},
                 )
                 answer = self._read_body(response, reader, tools=tools)
-        except dspy.LMInvalidRequestError as error:
-            if not _OTHER_WORD.search(str(error)):
+        except dspy.LMError as error:
+            if not (demand := _find_demand(str(error), kind)):
                 raise
-            kind = self.server.kind._replace(limit=("max_completion_tokens",))
-            self.server = self.server._replace(kind=kind)
-            raise dspy.LMTransportError(
-                "the limit of an answer has another name here", model=self.model
-            ) from error
+            self.server = self.server._replace(kind=self.server.kind._replace(**demand.change))
+            raise dspy.LMTransportError(demand.words, model=self.model) from error
         reply = self._read_reply(answer, request, reader, limit)
         if last:
             self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
@@ -303,11 +301,12 @@ class OpenAIClient(SharedOnDeepcopy):
         if limit := self._settings.reasoning_tokens:
             reasoning_limit = orjson.dumps(self._limit_reasoning())[1:-1]
             body = body.replace(b'"reasoning_tokens":%d' % limit, reasoning_limit, 1)
-        if (
-            self.api == "chat"
-            and self.server.kind.name in ("openrouter", "litellm")
-            and "claude" in self.model
-        ):
+        kind = self.server.kind
+        if self.api == "chat" and (kind.turns or not kind.system):
+            request = json.loads(body)
+            request["messages"] = arrange_turns(request["messages"], system=kind.system)
+            body = json.dumps(request).encode()
+        if self.api == "chat" and kind.name in ("openrouter", "litellm") and "claude" in self.model:
             request = json.loads(body)
             body = json.dumps(
                 request
@@ -748,9 +747,67 @@ def _call(call: Any, function: Any) -> dict[str, str]:
     }
 
 
-# OpenAI's models under a name of a gateway's: the request is sent again, with the limit in their
-# word.
-_OTHER_WORD = re.compile(r"use '?max_completion_tokens", re.IGNORECASE)
+class _Demand(NamedTuple):
+    """A demand of a server that its refusals tell; the request is sent again in the way it demands."""
+
+    pattern: re.Pattern[str]  # in the words of a refusal
+    change: Mapping[str, Any]  # of the server's kind
+    words: str  # for the ledger
+
+
+_TURNS = re.compile(r"roles must alternate|unexpected role '?user'? after role", re.IGNORECASE)
+_NO_SYSTEM = re.compile(
+    r"(?:system|developer)\W+(?:role|message|instruction|prompt)s?\W+(?:is |are )?not (?:supported|enabled|allowed)"
+    r"|only user\W+(?:and )?(?:assistant|model)\W+roles are supported"
+    r"|not support\W+(?:the )?(?:system|developer)\b",
+    re.IGNORECASE,
+)
+_DEMANDS = (
+    # OpenAI's models under a name of a gateway's
+    _Demand(
+        re.compile(r"use '?max_completion_tokens", re.IGNORECASE),
+        {"limit": ("max_completion_tokens",)},
+        "the limit of an answer has another name here",
+    ),
+    # Templates of Mistral's models; the first of them take a system message for one of the user's
+    _Demand(_TURNS, {"turns": True}, "messages have to take turns here"),
+    _Demand(_TURNS, {"system": False}, "no system message is taken here"),
+    # Templates of Gemma and others; Gemini's API for Gemma; OpenAI's o1-mini
+    _Demand(_NO_SYSTEM, {"system": False}, "no system message is taken here"),
+)
+
+
+def _find_demand(refusal: str, kind: ServerKind) -> _Demand | None:
+    """Return what a server demands that refused a request of this `kind`; None if it demands nothing new."""
+    for demand in _DEMANDS:
+        is_new = any(getattr(kind, name) != value for name, value in demand.change.items())
+        if is_new and demand.pattern.search(refusal):
+            return demand
+    return None
+
+
+def arrange_turns(messages: Sequence[Message], *, system: bool) -> list[Message]:
+    """Return messages in which user and model take turns, without a `system` message if none is taken.
+
+    Texts of one role in a row are joined, and a message of the user behind a tool's result has a
+    short one of the model before it.
+    """
+    arranged: list[Message] = []
+    for message in messages:
+        role = message["role"]
+        if role in ("system", "developer") and not system:
+            role = "user"
+        last = arranged[-1] if arranged else {}
+        texts = [last.get("content"), message.get("content")]
+        if role == "user" == last.get("role") and all(isinstance(text, str) for text in texts):
+            arranged[-1] = {**last, "content": "\n\n".join(map(str, texts))}
+            continue
+        if role == "user" and last.get("role") == "tool":
+            arranged.append({"role": "assistant", "content": "I have read this."})
+        arranged.append({**message, "role": role})
+    return arranged
+
+
 _NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
 # llama.cpp without --jinja answers a request that it does not take with status 500.
 _TOOLS_REFUSED = re.compile(r"\btools? param requires\b", re.IGNORECASE)

@@ -1,6 +1,7 @@
 """How long an answer may be, and how much a model takes: said, asked for, or learnt from a refusal."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,40 @@ def test_a_server_that_asks_for_another_word_for_the_limit_is_sent_that_one(bad)
     assert [sorted(one.body)[0] for one in bad.tries] == ["max_tokens"] + [
         "max_completion_tokens"
     ] * 2
+
+
+ASKED = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Search."},
+    {"role": "assistant", "content": "", "tool_calls": []},
+    {"role": "tool", "tool_call_id": "1", "content": "[]"},
+    {"role": "user", "content": "Again."},
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "refuses", "roles"),
+    [
+        (400, "System role not supported", {"system"}, "uatau"),
+        (500, "Jinja Exception: System role not supported", {"system"}, "uatau"),
+        (400, "Developer instruction is not enabled for models/gemma-3", {"system"}, "uatau"),
+        (400, "Unexpected role 'user' after role 'tool'", {"tool user"}, "suatau"),
+        (400, "Conversation roles must alternate user/assistant/...", {"tool user", "system"}, "uatau"),
+    ],
+)  # fmt: skip
+def test_a_server_whose_template_refuses_roles_is_sent_those_that_it_takes(
+    status, words, refuses, roles, bad
+):
+    def answer(number, body):
+        sent = [message["role"] for message in body["messages"]]
+        pairs = {" ".join(pair) for pair in pairwise(sent)}
+        return told("roles", status, words) if refuses & {*sent, *pairs} else fine()
+
+    bad.script = answer
+    model = language_model.connect(bad.spec).lm
+    assert model(messages=ASKED) and model(messages=ASKED)
+    last = bad.tries[-1].body["messages"]
+    assert "".join(message["role"][0] for message in last) == roles
+    told_once = "\n\n".join(message["content"] for message in last if message["role"] != "tool")
+    assert told_once.startswith("Be brief.\n\nSearch.") and told_once.endswith("Again.")
+    assert len(bad.tries) <= 4
