@@ -402,10 +402,11 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
 
 
 def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -> list[ResultRow]:
-    """Return rows in the order of the mean of their figures, the best first.
+    """Return rows by their kind, and within it in the order of the mean of their figures, the best
+    first.
 
     Rows without a figure in some column follow, those with figures in the same columns in the order
-    of their mean, then rows of other kinds than "ours".
+    of their mean. Computed and published rows keep their order.
     """
     lower = [is_lower_better(column.metric.partition(",")[0]) for column in columns]
 
@@ -416,19 +417,20 @@ def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -
                 values.append(-cell.value if is_lower else cell.value)
         return sum(values) / max(len(values), 1)
 
-    # By the columns in which they have a figure; complete rows come first.
-    ranked: dict[tuple[bool, ...], list[ResultRow]] = {(True,) * len(columns): []}
-    others = list[ResultRow]()
-    for row in rows:
-        if row.kind != "ours":
-            others.append(row)
-            continue
-        filled = tuple(cell is not None for cell in row.cells)
-        ranked.setdefault(filled, []).append(row)
+    # By kind, and by the columns in which they have a figure; complete rows come first.
     ordered = list[ResultRow]()
-    for alike in ranked.values():
-        ordered += sorted(alike, key=score, reverse=True)
-    return ordered + others
+    for kind in HEADS:
+        of_kind = [row for row in rows if row.kind == kind]
+        if kind in ("computed", "published"):
+            ordered += of_kind
+            continue
+        ranked: dict[tuple[bool, ...], list[ResultRow]] = {(True,) * len(columns): []}
+        for row in of_kind:
+            filled = tuple(cell is not None for cell in row.cells)
+            ranked.setdefault(filled, []).append(row)
+        for alike in ranked.values():
+            ordered += sorted(alike, key=score, reverse=True)
+    return ordered
 
 
 def _row_kind(system: System) -> RowKind:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import environments
 from evals.run_descriptions import printable
 from evals.run_folder import Config
+from evals.scoring.metrics import is_lower_better
 from evals.scoring.scored_run import ScoredRun
 from evals.scoring.system_names import System, describe_run_system, name_settings
-from programs import FLOOR
 from tools.errors import UsageError
 from tools.number_format import queries
 
@@ -223,12 +223,21 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
     systems = _systems(runs, name_models=len(models) > 1)
 
+    values: dict[System, list[float]] = defaultdict(list)
+    for run in runs:
+        mean = run.scores["metrics"].get(run.metric, {}).get("mean")
+        if mean is not None:
+            values[systems[run.name].resized(0)].append(
+                -mean if is_lower_better(run.metric) else mean
+            )
+
     def order(run: ScoredRun) -> tuple[Any, ...]:
-        """Bare retrievers come first, pools by size after everything else."""
+        """The best system comes first, pools by size after everything else."""
         system = systems[run.name]
+        of_system = values[system.resized(0)]
         return (
             system.pool,
-            run.config["program"] != FLOOR,
+            -sum(of_system) / max(len(of_system), 1),
             system.name,
             system.of,
             system.size,

@@ -336,8 +336,9 @@ def _mean_and_interval(
 
 
 def _tests_table(results: StudyResults) -> ResultTable:
+    order = [row.label for row in lay_out(results).rows]
     rows = []
-    for test in results.tests:
+    for test in sorted(results.tests, key=lambda test: order.index(test.row)):
         over = (
             test.tasks[0]
             if len(test.tasks) == 1

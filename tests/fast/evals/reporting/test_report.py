@@ -384,9 +384,9 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
     drawn = report_plots.plot_sweep(group, table)
     assert drawn.light.count("stroke-dasharray") >= 2  # the unions
     assert [row.label for row in report_tables.make_tables(group, ["R@10"])[0].rows] == [
-        "tournament over bm25, oracle pool of 400",
-        "retrieve over bm25, union pool of 50",
         "tournament over bm25, union pool of 400",
+        "retrieve over bm25, union pool of 50",
+        "tournament over bm25, oracle pool of 400",
     ]
 
 
