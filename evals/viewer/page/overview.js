@@ -181,11 +181,11 @@ function runsTable(state, runs, priced, choose, onSort) {
 }
 
 const RUNS_CSV =
-  "run system task split queries metric mean low high retriever model calls list_usd failed unusable seconds date remarks tags note";
+  "run system program task split queries metric mean low high retriever model calls list_usd failed unusable seconds date remarks tags note";
 const runsCsv = (runs) => [
   RUNS_CSV.split(" "),
   ...runs.map((run) => [
-    ...[run.id, labelOf(run), run.task, run.split, run.queries, run.metric],
+    ...[run.id, labelOf(run), run.program, run.task, run.split, run.queries, run.metric],
     ...[headline(run).mean, headline(run).low, headline(run).high, asText(run.retriever ?? ""), asText(run.lm ?? "")],
     ...[run.usage?.calls, run.usage?.list_usd, run.failed, run.unusable, run.seconds],
     ...[run.date && new Date(run.date * 1000).toISOString(), run.remarks, run.named.tags.join(" "), run.named.note],
