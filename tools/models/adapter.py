@@ -308,7 +308,9 @@ class _CheckedCall:
                 parsed,
                 is_cut=is_cut,
             )
-        if part is not None and (is_cut or self._repair):
+        # A model that copies the prompt into one field does so again when it is asked again.
+        is_copy_beside = fault.kind == "prompt copied" and part and part.has_checked_fields
+        if part is not None and (is_cut or is_copy_beside or self._repair):
             self._use_part(part, fault)
         elif self._repair is None:
             self._fault = fault

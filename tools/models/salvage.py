@@ -47,6 +47,7 @@ class Part(NamedTuple):
 
     values: FieldValues  # a value for each output field
     unknown_ids: set[str]  # values of fields of ids that are no id, and were left out
+    has_checked_fields: bool  # every field that a check of the call names is the answer's own
 
 
 def _fill_missing(
@@ -84,7 +85,7 @@ def salvage(
         next(reversed(parts), "") if is_cut else "",
     )
     read_values = reader.read(parts)
-    values = read_values and _fill_missing(signature, read_values, context.fallback)
+    values = _fill_missing(signature, read_values, context.fallback) if read_values else None
     if not values:
         return None
     try:
@@ -93,7 +94,8 @@ def salvage(
         is_missing = fault.kind == "empty" and _lacks_optional(values, context.fallback)
         if not (fault.tolerable or is_missing):
             return None
-    return Part(values, reader.unknown_ids)
+    checked = schema_constraints(context.checks).keys() & signature.output_fields.keys()
+    return Part(values, reader.unknown_ids, checked <= read_values.keys())
 
 
 def may_be_empty(fallback: Mapping[str, Any], name: str) -> bool:
