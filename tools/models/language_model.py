@@ -673,8 +673,8 @@ class _Publisher(BaseCallback):
     """Shows the engine without a model the calls that other adapters than ours make: JSON, XML, two steps."""
 
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Publish a call before its prompt is made."""
-        if not isinstance(instance, Adapter):
+        """Publish a call before its prompt is made, once: an adapter may call another's method in its own."""
+        if not isinstance(instance, Adapter) and "signature" in inputs:
             call = PredictorCall(instance, inputs["signature"], inputs["inputs"])
             call_context.update(predictor_call=call)
 
