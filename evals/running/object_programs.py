@@ -47,6 +47,8 @@ def _describe(user_object: Any) -> str:
     module = inspect.getmodule(user_object)
     while pending:
         value = pending.pop()
+        if not _has_source(value) and inspect.isfunction(getattr(value, "__wrapped__", None)):
+            value = value.__wrapped__  # of functools.cache
         if id(value) in texts:
             continue
         texts[id(value)] = _read_source(value)

@@ -1,6 +1,7 @@
 """From Python: functions and tasks that are objects, results that print as tables, one experiment."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import matplotlib.figure
@@ -63,6 +64,7 @@ def test_a_function_whose_source_or_values_change_makes_another_run(monkeypatch)
     assert object_programs.register(rewrite) != name
     monkeypatch.undo()
     assert object_programs.register(rewrite) == name
+    assert object_programs.register(functools.cache(rewrite)) == name
     assert object_programs.register(answer) != name
 
 
