@@ -13,7 +13,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence, Sized
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from enum import Enum
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
@@ -34,7 +34,7 @@ from tools.models import call_context, offline_rules
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.language_model import LanguageModel
 from tools.models.tool_calls import is_tool_calls
-from tools.records import Query, Snippet, Submission
+from tools.records import JsonObject, Query, Snippet, Submission
 from tools.session import Toolbox
 from tools.text import TermStatistics
 from tools.threads import REMEDY, EventLoop, instrument_threads, lend_event_loop, run_coroutine
@@ -235,11 +235,37 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
     if name == "next_tool_args":
         return {} if ids else {"query": words}
     if is_tool_calls(annotation):
-        calls = (
-            [] if ids or "search" not in shown else [{"name": "search", "args": {"query": words}}]
-        )
-        return annotation.from_dict_list(calls)
+        return annotation.from_dict_list(_guess_calls(inputs, shown, ids, words))
     return _fill(annotation, name, ids, words)
+
+
+def _guess_calls(
+    inputs: Mapping[str, Any], shown: str, ids: list[str], words: str
+) -> list[JsonObject]:
+    """Return a search, or none after it; if a graph asks for fields by its only tool, a call of that."""
+    tools = inputs.get("tools")
+    own = [tool["function"] for tool in tools or () if isinstance(tool, dict)]
+    if len(own) == 1 and own[0]["name"] not in ("search", "read", "select"):
+        properties = own[0].get("parameters", {}).get("properties", {})
+        arguments = {
+            name: _fill(_JSON_TYPES.get(schema.get("type"), str), name, ids, words)
+            for name, schema in properties.items()
+        }
+        return [{"name": own[0]["name"], "args": arguments}]
+    if ids or "search" not in shown:
+        return []
+    return [{"name": "search", "args": {"query": words}}]
+
+
+_JSON_TYPES: Mapping[Any, Any] = {
+    "array": list[str],
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "object": dict,
+}
+# Values of types that are no texts, as JSON has them: days, times, and so on
+_TEXTS = ("2000-01-01", "2000-01-01T00:00:00", "00:00:00", "PT1S", "0", "http://localhost/")
 
 
 def _fill(
@@ -254,6 +280,8 @@ def _fill(
         return inside[0]
     if origin in (Union, types.UnionType):
         return _fill(inside[0], name, ids, words)
+    if origin is tuple and inside and Ellipsis not in inside:
+        return [_fill(item, name, ids, words) for item in inside]
     if origin in (list, tuple, set, frozenset):
         if inside and inside[0] is not str:
             return [_fill(inside[0], name, ids, words)]
@@ -272,6 +300,11 @@ def _fill(
             float: 1.0,
             dict: {},
         }[origin]
+    if annotation is not str and inspect.isclass(annotation):
+        for text in _TEXTS:
+            with suppress(pydantic.ValidationError, pydantic.PydanticUserError):
+                pydantic.TypeAdapter(annotation).validate_python(text)
+                return text
     if ids and _DOCUMENTS.search(name):
         return ids[0] if name.endswith("id") else ", ".join(ids)
     return words

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import datetime
 import functools
 import gc
 import re
@@ -9,8 +10,9 @@ import shlex
 import sys
 import urllib.request
 from dataclasses import dataclass
+from decimal import Decimal
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, get_origin
 
 import dspy
 import httpx
@@ -267,6 +269,20 @@ def test_the_engine_without_a_model_fills_the_fields_under_any_adapter(adapter, 
 
     found = outcome(ask, corpus)
     assert found["error"] is None and found["ranking"]
+
+
+@pytest.mark.parametrize("annotation", [datetime.date, datetime.datetime, Decimal, tuple[str, int]])
+def test_the_engine_without_a_model_fills_fields_of_any_type(annotation, corpus):
+    signature = dspy.Signature("query -> value").with_updated_fields("value", type_=annotation)
+    write = dspy.Predict(signature)
+    values = []
+
+    def answer(query, search):
+        values.append(write(query=query).value)
+        return search(query)
+
+    assert outcome(answer, corpus)["error"] is None
+    assert isinstance(values[0], get_origin(annotation) or annotation)
 
 
 def test_a_prompt_of_a_program_s_own_is_not_answered_with_the_fields_of_the_call_before_it(corpus):
