@@ -5,7 +5,7 @@ its result.
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints, is_typeddict
 from uuid import uuid4
 
 import dspy
@@ -192,7 +192,7 @@ class Runner(SharedOnDeepcopy):
             loop.run if loop else run_coroutine
         )
         self._inputs = _find_inputs(self.graph, label)
-        self._context = _make_context(self.graph, label)
+        self._context, self._context_fault = _make_context(self.graph, label)
         _refuse_interrupts(self.graph, label)
         self._is_async = self._can_await(savers)
         if not self._is_async and (awaited := _find_async_node(graphs)):
@@ -211,10 +211,16 @@ class Runner(SharedOnDeepcopy):
         }
         limit = (self.graph.config or {}).get("recursion_limit", STEPS)
         options = {"recursion_limit": limit, "configurable": configurable}
-        if self._is_async:
-            state, stop_reason = self._run_async(self._walk_async(self._make_input(query), options))
-        else:
-            state, stop_reason = self._walk(self._make_input(query), options)
+        try:
+            if self._is_async:
+                walk = self._walk_async(self._make_input(query), options)
+                state, stop_reason = self._run_async(walk)
+            else:
+                state, stop_reason = self._walk(self._make_input(query), options)
+        except AttributeError as error:
+            if self._context_fault and "'NoneType'" in str(error):
+                raise UsageError(self._context_fault) from error
+            raise
         if isinstance(state, Mapping) and (interrupts := state.get("__interrupt__")):
             question = str(interrupts[0].value)[:60]
             raise RuntimeError(
@@ -297,23 +303,23 @@ def _refuse_interrupts(graph: Any, label: str) -> None:
         )
 
 
-def _make_context(graph: Any, label: str) -> dict[str, Any]:
-    """Return the argument `context` of a graph's run, made of the defaults and of tools by name; none without a schema.
+def _make_context(graph: Any, label: str) -> tuple[dict[str, Any], str]:
+    """Return the argument `context` of a graph's run, of its defaults and tools by name; none without a schema.
 
-    UsageError if that is not enough.
+    And why it cannot be made of these, "" if it can.
     """
     schema = getattr(graph, "context_schema", None)
     if schema is None:
-        return {}
+        return {}, ""
     offered = {**make_tools(Tool.from_function), "model": Model()}
     values = {name: offered[name] for name in _read_hints(schema) if name in offered}
+    if is_typeddict(schema):
+        values = offered  # LangGraph takes an empty dictionary for none
     try:
-        return {"context": schema(**values)}
-    except Exception as error:  # a user's class may raise anything
-        raise UsageError(
-            f"the context of {label} cannot be made of its defaults: {names.describe_exception(error)}; "
-            f"give each field a default"
-        ) from error
+        return {"context": schema(**values)}, ""
+    except Exception as error:  # noqa: BLE001  # a user's class may raise anything
+        reason = f"{names.describe_exception(error)}; give each field a default"
+        return {}, f"the context of {label} cannot be made: {reason}"
 
 
 def _find_inputs(graph: Any, label: str) -> list[str] | None:

@@ -34,8 +34,8 @@ class State(TypedDict, total=False):
     doc_ids: Annotated[list[str], operator.add]
 
 
-def find(words):
-    return {"doc_ids": [hit.doc_id for hit in search(words).snippets]}
+def find(words, most=None):
+    return {"doc_ids": [hit.doc_id for hit in search(words).snippets[:most]]}
 
 
 def look(state):
@@ -187,6 +187,11 @@ def answer_by_schema(state):
 GRAPHS = {
     "a text that may be missing": chain(lambda state: find(state.user_input), schema=Asked),
     "context": chain(look_by_context, context_schema=Settings),
+    "context as a dictionary": chain(
+        lambda state, runtime: find(state["query"], runtime.context.get("most", 5)),
+        context_schema=TypedDict("Optional", {"most": int}, total=False),
+    ),
+    "context that no node uses": chain(look, context_schema=Answer),
     "structured response": chain(answer_by_schema, schema=Structured),
     "sqlite": chain(look).compile(checkpointer=sqlite()),
     "sqlite in a subgraph": chain(look, chain(look).compile(checkpointer=sqlite())).compile(
@@ -261,14 +266,20 @@ def test_a_graph_that_waits_for_somebody_fails_with_what_it_asks(checkpointer, c
             "nobody is there to go on",
         ),
         (chain(look, schema=Topic), "the query goes there, or to its only text"),
-        (chain(look, context_schema=Answer), "cannot be made of its defaults"),
     ],
-    ids=["bound to a thread", "async node", "interrupt_before", "two texts", "context"],
+    ids=["bound to a thread", "async node", "interrupt_before", "two texts"],
 )
 def test_a_graph_that_cannot_be_run_is_refused_before_any_query(graph, said, corpus):
     with pytest.raises(UsageError) as refused:
         outcome(graph, corpus)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_context_that_cannot_be_made_is_refused_where_it_is_used(corpus):
+    refused = outcome(chain(look_by_context, context_schema=Answer), corpus)
+    assert isinstance(refused, UsageError) and "the context of mine.py:made cannot be" in str(
+        refused
+    )
 
 
 def test_what_a_graph_binds_to_the_model_reaches_the_server(corpus, server):
@@ -296,3 +307,12 @@ def test_what_a_graph_binds_to_the_model_reaches_the_server(corpus, server):
     assert (written["stop"], written["temperature"]) == (["Observation:"], 0.7)
     assert written["max_tokens"] == 9 < judged["max_tokens"]
     assert judged["tool_choice"] == "required" and "stop" not in judged
+
+
+def test_a_graph_that_asks_for_fields_has_them_filled_without_a_model(corpus):
+    def build(model, search):
+        judge = model.with_structured_output(Found)
+        return chain(lambda state: judge.invoke(str(search(state["query"]))).model_dump())
+
+    found = outcome(build, corpus)
+    assert found["error"] is None and found["ranking"]
