@@ -62,6 +62,7 @@ EVERY = 0.001
 # Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of
 # these.
 PARTS = {
+    "OpenAI's client": ("openai/", "httpx/", "httpcore/", "h11/"),
     "HTTP and protocol": ("tools/models/transport/",),
     "answers kept, budget, limiter": (
         "tools/models/client.py",
