@@ -19,6 +19,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +36,7 @@ from tools.errors import (
     RunIncomplete,
     UsageError,
 )
+from tools.interrupts import start_thread
 from tools.records import (
     Document,
     JsonMapping,
@@ -492,9 +494,14 @@ def is_sealed(line: bytes, config_digest: str) -> bool:
     return True
 
 
-def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the digests of files of a run, as "made_of" of scores.json has them."""
-    return {name: files.sha256(folder / name)[:_LENGTH] for name in names}
+def file_digest(path: Path) -> str:
+    """Return the digest of a file of a run, as "made_of" of scores.json has it."""
+    return files.sha256(path)[:_LENGTH]
+
+
+def start_digests(folder: Path, names: Sequence[str]) -> dict[str, Future[str]]:
+    """Begin with the digests of files of a run, each in a thread: SHA-256 gives Python's lock away."""
+    return {name: start_thread(partial(file_digest, folder / name)) for name in names}
 
 
 def check_file(path: Path, scores: JsonMapping) -> None:
@@ -502,7 +509,7 @@ def check_file(path: Path, scores: JsonMapping) -> None:
     missing file is no error.
     """
     expected = scores.get("made_of", {}).get(path.name)
-    if expected is not None and path.exists() and expected != files.sha256(path)[:_LENGTH]:
+    if expected is not None and path.exists() and expected != file_digest(path):
         raise ValueError(f"{path.name} has changed since the run was scored")
 
 

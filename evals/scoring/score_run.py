@@ -73,6 +73,8 @@ def score(
     tally = _Tally()
     losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
+    _write_columns(path / "scores.csv", values, errors)
+    digests = run_folder.start_digests(path, _FILES)
     tally_summary = tally.summary(config, len(query_ids))
     imported = config.get("imported")
     depths = [parse_metric(name).depth or 0 for name in environment.metrics]
@@ -108,12 +110,9 @@ def score(
             *(imported or {}).get("notes", ()),
         ],
     }
-    _write_columns(path / "scores.csv", values, errors)
-    digests = {
-        "config": run_folder.digest(config),
-        **run_folder.file_digests(path, _FILES),
-    }
-    scores = run_folder.seal_scores(scores | {"made_of": digests})
+    made_of = {"config": run_folder.digest(config)}
+    made_of |= {name: digest.result() for name, digest in digests.items()}
+    scores = run_folder.seal_scores(scores | {"made_of": made_of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
 
@@ -159,6 +158,7 @@ def _score_queries(
     judgements = environment.judgements[environment.headline]
     values = Values()
     errors = {}
+    tag = path.name
     with (
         run_folder.writing(path / "run.trec") as trec,
         run_folder.writing(path / "attribution.jsonl") as attributed,
@@ -174,7 +174,7 @@ def _score_queries(
             errors[query_id] = outcome["error"] or ""
             _add_values(values, outcome, outcomes, environment)
             units = collapse_to_units(outcome["ranking"], judgements)
-            lines = trec_lines(query_id, units, tag=path.name)
+            lines = trec_lines(query_id, units, tag)
             trec.buffer.write(lines.encode("utf-8", "backslashreplace"))
             relevant = attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
