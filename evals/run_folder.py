@@ -292,6 +292,17 @@ class RunFolder:
                 f"{problem}, the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
             )
 
+    def replace_outcomes(self, rows: Iterable[bytes]) -> None:
+        """Put encoded outcomes, each of another query, in the place of all that the folder has."""
+        starts = {}
+        end = 0
+        with writing(self.outcomes.path) as file:
+            for row in rows:
+                starts[_read_query_id(row)] = end
+                end += file.buffer.write(sign_line(row, self.digest) + b"\n")
+        self.outcomes.starts = starts
+        self.outcomes.checksums.clear()
+
     def note_left(self, query_id: str, usage: Usage) -> None:
         """Record the usage of a query that is left pending."""
         line = files.dumps({"query_id": query_id, "usage": usage_json(usage), "error": None})
@@ -375,14 +386,22 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Js
     read = partial(check_outcome, config_digest=config_digest)
 
     def query_of(line: bytes) -> str:
-        named = _QUERY_ID.match(line)
+        query_id = _read_query_id(line)
         # A sealed line was checked when it was written.
-        if named and (skim or is_sealed(line, config_digest)):
-            return str(files.loads(named[1]))
+        if query_id and (skim or is_sealed(line, config_digest)):
+            return query_id
         return str(read(line)["query_id"])
 
     file = path / "outcomes.jsonl"
     return read_rows(file, query_of, read=read if skim else files.loads, repair=repair, mend=MEND)
+
+
+def _read_query_id(line: bytes) -> str:
+    """Return the query of a line of outcomes.jsonl; "" if it does not begin with it, as other
+    programs may write it.
+    """
+    named = _QUERY_ID.match(line)
+    return str(files.loads(named[1])) if named else ""
 
 
 def check_outcome(line: bytes, config_digest: str = "") -> Outcome:

@@ -7,11 +7,11 @@ a document that its query cannot have is refused. The retriever, a model that is
 usage stay unknown. Left out: runs of parts of a split.
 """
 
-import operator
 import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NotRequired, get_args
 
@@ -26,6 +26,7 @@ from evals.running.identity import data_origin
 from evals.scoring.score_run import score
 from tools import files, schemas
 from tools.errors import DataError
+from tools.interrupts import start_thread
 from tools.number_format import plural
 from tools.records import (
     JsonMapping,
@@ -98,6 +99,7 @@ def import_run(
     `encoded`: ids are percent-encoded. DataError, with nothing left, for a file that does not fit
     the environment.
     """
+    hashing = start_thread(partial(files.sha256, file))  # which gives Python's lock away
     run_file = RunFile(file, environment, encoded=encoded)
     counts = Counter[str]()
     name = name or slugify(run_file.tag) or slugify(file.name.partition(".")[0]) or "imported"
@@ -105,7 +107,7 @@ def import_run(
         spool.writelines(_make_outcomes(run_file, trajectories, environment, counts))
         imported = {
             "file": file.name,
-            "sha256": files.sha256(file),
+            "sha256": hashing.result(),
             "trajectories": trajectories and files.sha256(trajectories),
             "encoded": encoded,
             "usage": not counts["unpriced"],
@@ -113,14 +115,10 @@ def import_run(
         }
         config = make_config(environment, name, model, imported)
         path = run_folder.run_path(runs, config)
-        with run_folder.claim(path, config):
+        with run_folder.claim(path, config) as folder:
             spool.seek(0)
-            with run_folder.writing(path / "outcomes.jsonl") as outcomes:
-                config_digest = run_folder.digest(config)
-                outcomes.buffer.writelines(
-                    run_folder.sign_line(line[:-1], config_digest) + b"\n" for line in spool
-                )
-            score(path, environment)
+            folder.replace_outcomes(line[:-1] for line in spool)
+            score(path, environment, folder.outcomes)
     return path
 
 
@@ -282,7 +280,7 @@ def _find_ranking(
     ValueError if the row contradicts the run file.
     """
     query_id = row["query_id"]
-    doc_ids, scores = file.ranking(query_id)
+    doc_ids, scores, is_tied = file.ranking(query_id)
     if row.get("ranking", doc_ids) != doc_ids:
         raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
     own_scores = row.get("scores")
@@ -294,8 +292,7 @@ def _find_ranking(
         )
     if own_scores:
         return doc_ids, own_scores
-    # They fall, so that equal scores are neighbours.
-    counts["tied"] += any(map(operator.eq, scores, scores[1:]))
+    counts["tied"] += is_tied
     return doc_ids, scores
 
 

@@ -106,6 +106,14 @@ class _Line(NamedTuple):
     doc_id: str
 
 
+class RankedLines(NamedTuple):
+    """A query's lines of a run file, best first."""
+
+    doc_ids: list[str]
+    scores: list[float]
+    is_tied: bool  # whether two scores are equal
+
+
 class RunFile:
     """A run file that fits a task, in memory: twenty bytes a line, and each document's id once."""
 
@@ -130,18 +138,20 @@ class RunFile:
         # The tag of its first line.
         self.tag = self._columns.tag
 
-    def ranking(self, query_id: str) -> tuple[list[str], list[float]]:
-        """Return a query's documents, best first, and their scores; none if the file has none."""
+    def ranking(self, query_id: str) -> RankedLines:
+        """Return a query's documents with their scores; none if the file has none."""
         if query_id not in self._places:
-            return [], []
+            return RankedLines([], [], is_tied=False)
         lines = self._lines(query_id)
         numbers = self._columns.document_numbers[lines]
         scores = self._columns.scores[lines]
+        is_tied = False
         if not (scores[1:] < scores[:-1]).all():  # most files are in order
             order = np.lexsort((self._byte_order[numbers], scores))[::-1]
             numbers = numbers[order]
             scores = scores[order]
-        return self._doc_ids[numbers].tolist(), scores.tolist()
+            is_tied = bool((scores[1:] == scores[:-1]).any())
+        return RankedLines(self._doc_ids[numbers].tolist(), scores.tolist(), is_tied)
 
     def _lines(self, query_id: str) -> NDArray[np.int64]:
         return np.concatenate([self._order[place] for place in self._places[query_id]])
