@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from environments.readers import raw_files
 
 _BLANKS = bytes.maketrans(b"\t\v\f\r", b"    ")
+_BESIDE_TABS = (b" ", b"\v", b"\f", b"\r")
 _SPACE = ord(" ")
 
 
@@ -75,7 +76,7 @@ def parse_score(text: bytes) -> float:
 
 
 def _single_blanks(path: Path) -> Iterator[bytes]:
-    """Yield blocks of lines whose columns are one space apart."""
+    """Yield blocks of lines whose columns are one space apart, or, in all of a block, one tab."""
     for number, block in enumerate(raw_files.read_blocks(path)):
         if not block.isascii():
             block.decode()  # UnicodeDecodeError is a ValueError
@@ -84,11 +85,13 @@ def _single_blanks(path: Path) -> Iterator[bytes]:
             block = block.replace(b"\n" + codecs.BOM_UTF8, b"\n")
         if number == 0 and block.startswith((b"{", b"[")):
             raise ValueError("it is JSON")
-        yield _squeeze(block.translate(_BLANKS))
+        if any(blank in block for blank in _BESIDE_TABS):
+            block = block.translate(_BLANKS)
+        yield _squeeze(block)
 
 
 def _squeeze(block: bytes) -> bytes:
-    """Drop repeated spaces, and those at the start and the end of lines."""
+    """Drop repeated blanks, and those at the start and the end of lines."""
     characters = np.frombuffer(block, np.uint8)
     maybe_blank = characters <= _SPACE
     if not maybe_blank[0] and not (maybe_blank[1:] & maybe_blank[:-1]).any():
@@ -123,7 +126,7 @@ def _parse_block(block: bytes, score_type: Any) -> Any:
             block_size=len(block),
         ),
         parse_options=arrow_csv.ParseOptions(
-            delimiter=" ",
+            delimiter=" " if b" " in block else "\t",
             quote_char=False,
             escape_char=False,
             # Unicode has more blanks than ASCII.
