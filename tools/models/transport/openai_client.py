@@ -878,16 +878,16 @@ def _type(
         )
     if status in (408, 409, 425, 429):
         return dspy.LMRateLimitError
+    # Before tools: OpenAI counts the tokens "in the functions" of a conversation. Before the status:
+    # Ollama refuses with 500 what no other try makes shorter
+    if topic == "length":
+        return dspy.ContextWindowExceededError
     if tools and status == 500 and _TOOLS_REFUSED.search(error_body.words):
         return partial(dspy.LMUnsupportedFeatureError, feature="tools")
     if status >= 500 and status != 501:
         return dspy.LMServerError
     if not 400 <= status < 500:  # no server of this protocol sends it
         return dspy.LMTransportError
-    if (
-        topic == "length"
-    ):  # before tools: OpenAI counts the tokens "in the functions" of a conversation
-        return dspy.ContextWindowExceededError
     if tools and topic == "unknown" and _NO_TOOLS.search(error_body.words):
         return partial(dspy.LMUnsupportedFeatureError, feature="tools")
     return dspy.LMInvalidRequestError

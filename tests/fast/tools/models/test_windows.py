@@ -62,7 +62,8 @@ def test_a_recorded_run_has_what_was_learnt_so_that_it_is_replayed_with_the_same
 
 
 def test_a_model_that_takes_nothing_is_a_fault_of_the_system_after_a_few_tries(run, bad):
-    bad.script = lambda number, body: told("long", 400, "The prompt is too long.")
+    words = "the input length exceeds the context length"  # Ollama's
+    bad.script = lambda number, body: told("long", 500, words)
     result = run(
         "--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", bad.spec, "--json"
     )
