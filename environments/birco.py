@@ -253,11 +253,21 @@ def _scope(
 
 
 def _read(folder: Path, split: str) -> Collection:
-    for ending, load in ((".pickle", unpickle), (".pkl", unpickle), (".json", files.read_json)):
-        path = folder / f"{split}_set{ending}"
-        if path.is_file():
-            return _check(load(path), path)
-    raise DataError(f"{folder} holds no {split}_set.pickle (nor a {split}_set.json)")
+    path = _find_file(folder, split)
+    if path is None:
+        missing = f"{folder} holds no {split}_set.pickle (nor a {split}_set.json)"
+        other = "test" if split == "dev" else "dev"
+        if other_path := _find_file(folder, other):
+            raise DataError(
+                f"{missing}; it has {other_path.name}, which --split {other} reads alone"
+            )
+        raise DataError(missing)
+    return _check(_READERS[path.suffix](path), path)
+
+
+def _find_file(folder: Path, split: str) -> Path | None:
+    paths = [folder / f"{split}_set{ending}" for ending in _READERS]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def unpickle(path: Path) -> Any:
@@ -285,6 +295,13 @@ def unpickle(path: Path) -> Any:
     if "refused" in answer:
         raise DataError(f"{path} is refused: {answer['refused']}")
     return answer["content"]
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".pickle": unpickle,
+    ".pkl": unpickle,
+    ".json": files.read_json,
+}
 
 
 def _check(content: Any, path: Path) -> Collection:

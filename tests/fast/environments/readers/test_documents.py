@@ -869,6 +869,15 @@ SAID = {
 }
 
 
+def test_a_release_without_one_split_says_which_split_it_has(tmp_path):
+    put(tmp_path, good("BIRCO JSON"))
+    [path] = tmp_path.rglob("dev_set.json")
+    path.unlink()
+    with pytest.raises(DataError, match=r"it has test_set\.json, which --split test reads alone"):
+        load("BIRCO JSON", tmp_path, "dev")
+    assert load("BIRCO JSON", tmp_path, "test").queries
+
+
 @pytest.mark.parametrize("fault", SAID)
 def test_a_fault_is_said_where_it_is(fault, tmp_path):
     form, ending, old, new, message = SAID[fault]
