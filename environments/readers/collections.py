@@ -395,9 +395,11 @@ class _CollectionTable:
         self._named = {columns[our] for our in self._names if our in columns}  # by the user
         self.topic_fields = TopicFields(columns.get("query", ""))
         self._is_one_object = False
-        location, first = next(self._rows(self.files[0], Counter()), (str(self.files[0]), {}))
+        # Spark writes parts without rows, often the first.
+        rows = ((path, row) for path in files for _, row in self._rows(path, Counter()))
+        first_file, first = next(rows, (files[0], {}))
         if not first:
-            raise DataError(f"{location} has no rows, so there are no {name}")
+            raise DataError(f"{first_file} has no rows, so there are no {name}")
         self.there = set(first)
         self._taken = {our: self._take(our, first) for our in self._names}
         if lacking := next(
@@ -407,15 +409,15 @@ class _CollectionTable:
             if self._is_one_object:
                 form = f"one JSON object with the keys {has:.200}, and no table of {name}"
                 raise DataError(
-                    f"{files[0]} is {form}; write one object a line, or --column {lacking}=NAME"
+                    f"{first_file} is {form}; write one object a line, or --column {lacking}=NAME"
                 )
             headed = (
                 " (the first line of a .csv file names its columns)"
-                if find_ending(files[0]) == ".csv"
+                if find_ending(first_file) == ".csv"
                 else ""
             )
             remedy = f"--column {lacking}=NAME says which it is"
-            raise DataError(f"{files[0]} has no known {lacking}{headed}; {remedy}: {has:.300}")
+            raise DataError(f"{first_file} has no known {lacking}{headed}; {remedy}: {has:.300}")
 
     def _take(self, our: str, first: JsonMapping) -> str:
         """Return the file's name for a column of ours; the name is added to those that are known,
@@ -464,7 +466,8 @@ class _CollectionTable:
         """Return the end of a message: another column than is taken has one of the `wanted`
         ids; "" for none.
         """
-        for _, row in islice(self._rows(self.files[0], Counter()), _LOOKED_AT):
+        rows = chain.from_iterable(self._rows(path, Counter()) for path in self.files)
+        for _, row in islice(rows, _LOOKED_AT):
             for column, value in row.items():
                 if (
                     column in self._taken.values()

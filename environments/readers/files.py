@@ -490,7 +490,7 @@ def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
     pyarrow = _pyarrow()
     number = 0
     try:
-        for batch in _read_batches(path, columns):
+        for batch in map(_use_json_types, _read_batches(path, columns)):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}, row {number}", row
@@ -507,6 +507,28 @@ def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
 
 def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
     pyarrow = _pyarrow()
+def _use_json_types(batch: Any) -> Any:
+    """Return a batch of rows with texts and numbers in the columns that mean them by another type.
+
+    Impala and older versions of Spark write texts as bytes, databases whole numbers as decimals,
+    and DuckDB ids as UUID.
+    """
+    pyarrow = _pyarrow()
+    types = pyarrow.types
+    for position, field in enumerate(batch.schema):
+        wanted = []
+        if any(test(field.type) for test in (types.is_binary, types.is_large_binary)):
+            wanted = [pyarrow.string()]
+        elif types.is_decimal(field.type):
+            wanted = [pyarrow.int64(), pyarrow.float64()]
+        for json_type in wanted:
+            with suppress(pyarrow.ArrowInvalid):  # bytes that are no UTF-8, numbers that don't fit
+                column = batch.column(position).cast(json_type)
+                batch = batch.set_column(position, field.name, column)
+                break
+    return batch
+
+
     if find_ending(path) == ".arrow":
         with pyarrow.memory_map(str(path)) as mapped:
             # Feather and `pyarrow.ipc.new_file` write another form than `datasets` does.

@@ -84,6 +84,15 @@ def parquet(rows):
     return buffer.getvalue()
 
 
+def packed_types(content, rows=None):
+    """Parquet with texts as bytes and whole numbers as decimals, as databases write it."""
+    table = pa.Table.from_pylist(content).slice(0, rows)
+    types = {pa.string(): pa.binary(), pa.int64(): pa.decimal128(38, 0)}
+    fields = [(field.name, types[field.type]) for field in table.schema]
+    pq.write_table(table.cast(pa.schema(fields)), buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
 def arrow(rows):
     with pa.ipc.new_stream(
         buffer := io.BytesIO(), (table := pa.Table.from_pylist(rows)).schema
@@ -165,6 +174,18 @@ FORMS = {
         "data/queries/test-00000-of-00001.parquet": parquet(ASKED),
         "data/default/test-00000-of-00001.parquet": parquet(QRELS[2:]),
         "data/default/dev-00000-of-00001.parquet": parquet(QRELS[:2]),
+    },
+    "a Hugging Face folder, the default subset in data": {
+        "corpus/test-00000-of-00001.parquet": parquet(CORPUS),
+        "queries/test-00000-of-00001.parquet": parquet(ASKED),
+        "data/test-00000-of-00001.parquet": parquet(QRELS),
+        "data/README.md": b"# what this is",
+    },
+    "a Hugging Face folder, bytes and decimals, the first part without rows": {
+        "corpus/part-00000-1f2e.parquet": packed_types(CORPUS, rows=0),
+        "corpus/part-00001-1f2e.parquet": packed_types(CORPUS),
+        "queries.parquet": packed_types(ASKED),
+        "qrels.parquet": packed_types(QRELS),
     },
     "a Hugging Face folder, of save_to_disk": {
         "dataset_dict.json": b'{"splits": ["corpus", "queries", "qrels"]}',
