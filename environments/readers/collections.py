@@ -85,6 +85,9 @@ _ASIDE = re.compile(
     r"|\.(md|toml|py|dvc|lock|log|bak|orig|swp|tmp|part|incomplete|crc|md5|sha\d+)$|~$",
     re.I,
 )
+# Parts in the folder data/ are the default subset of a data set, as the hub's push_to_hub writes
+# them; MTEB's are its judgements.
+_DEFAULT_SUBSET = re.compile(r"-\d{5}-of-\d{5}\.")
 _FORMS = {
     ".parquet": "a Hugging Face folder",
     ".arrow": "a Hugging Face folder",
@@ -689,10 +692,17 @@ def find_files(folder: Path, name: str) -> list[Path]:
             if chosen := [path for path in paths if find_ending(path) == ending or not ending]:
                 return tables.check_parts(sorted(chosen))
     return []
+    if name == "judgements" and (folder / "data").is_dir():
+        inside = list_inside(folder / "data")
+        return tables.check_parts(list(filter(_is_default_subset, inside)))
 
 
 def _say_absence(folder: Path, name: str) -> str:
-    """Return why a folder has no file of a table."""
+def _is_default_subset(path: Path) -> bool:
+    return bool(_DEFAULT_SUBSET.search(path.name))
+
+
+    """Return why a folder has no file of a table, and how to say which it is."""
     inside = chain.from_iterable(folder.glob(f"{word}/*") for word in _WORDS[name])
     named = (path for path in folder.iterdir() if path.name.lower().startswith(_WORDS[name]))
     for path in chain(named, inside):
@@ -702,7 +712,18 @@ def _say_absence(folder: Path, name: str) -> str:
                 f"({path.readlink()}); fetch that"
             )
     words = f"{' or '.join(_WORDS[name])} (.jsonl, .csv, .parquet, ...)"
-    return f"no file or folder is called {words}"
+    absent = f"no file or folder is called {words}"
+    # An archive has a folder of its name, and the hub's cache has snapshots/REVISION.
+    for inner in (*sorted(folder.glob("*/")), *sorted(folder.glob("*/*/"))):
+        if find_files(inner, name) and not _ASIDE.search(inner.name):
+            return f"{absent}; {inner.relative_to(folder)} in it has them: give {inner}"
+    entries = [path.name for path in sorted(folder.iterdir()) if not _ASIDE.search(path.name)]
+    if not entries:
+        return absent
+    key = "judgements = { gold" if name == "judgements" else f"files = {{ {name}"
+    line = f'{key} = "NAME" }}'
+    has = ", ".join(map(tables.abbreviate, entries))
+    return f"{absent}; a line `{line}` in its benchmark.toml says which it is: {has:.300}"
 
 
 def _keep_package(name: str, home: Path) -> Path:

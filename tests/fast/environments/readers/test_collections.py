@@ -419,6 +419,26 @@ def test_a_column_that_is_not_there_is_said(columns, said, tmp_path):
     with pytest.raises(UsageError, match=f"is called {said}"):
         read_collection(
             put(tmp_path, FORMS["CSV, other columns"]), tmp_path / "home", OWN | columns
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("x/corpus.jsonl", "x/queries.jsonl", "x/qrels.tsv"), "; x in it has them: give .*x"),
+        (
+            ("harbour.jsonl", "queries.jsonl", "qrels.tsv"),
+            r'a line `files = { documents = "NAME" }` in its benchmark.toml .*\'harbour.jsonl\'',
+        ),
+        (
+            ("corpus.jsonl", "queries.jsonl", "judged.tsv"),
+            r'a line `judgements = { gold = "NAME" }` .*\'judged.tsv\'',
+        ),
+    ],
+)
+def test_where_no_file_has_a_known_name_it_is_said_how_to_name_one(names, said, tmp_path):
+    put(tmp_path, dict(zip(names, BEIR.values(), strict=True)))
+    with pytest.raises(DataError, match=said):
+        read_collection(tmp_path, tmp_path / "home")
+
+
         )
 
 
