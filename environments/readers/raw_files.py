@@ -107,6 +107,10 @@ def open_unpacked(path: Path, *, html: bool = False) -> io.BufferedIOBase:
     `check_data` takes it.
     """
     start = check_data(path, html=html)
+    if start.startswith((b"PAR1", b"ARROW1")):
+        form = "Parquet" if start.startswith(b"PAR1") else "Arrow"
+        name = f"files of a collection are called NAME.{form.lower()}"
+        raise DataError(f"{path} is {form}, not text; write it as text, or, as {name}, rename it")
     # The file may begin with a frame that is skipped.
     if start.startswith(_ZSTD) or path.suffix.lower() == ".zst":
         # Unlike the package zstandard, this reads every frame of a file, and says when one is torn.
@@ -177,11 +181,18 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
                 if whole or text.strip():
                     yield number, text if whole else text.strip("\r\n")
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        if str(error).startswith("Not a gzipped file"):  # bytes behind a packed part that is whole
+            remedy = "`gunzip -c FILE > NEW` leaves them out"
+            raise DataError(
+                f"{path}: bytes that are no gzip follow its last line, {number}; {remedy}"
+            ) from None
         raise DataError(
             f"{path}: the packed file breaks off after line {number} ({error})"
         ) from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+        # Such as a frame of zstd with a window of 2 GiB, which its command line asks for by --long.
+        remedy = "; unpack it, and give the file that comes out" if is_packed(path) else ""
+        raise DataError(f"{path} cannot be read: {error.strerror or error}{remedy}") from None
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:

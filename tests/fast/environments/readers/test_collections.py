@@ -401,6 +401,14 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
         "jsonl.zst cannot be read: Truncated",
     ),
     "torn Arrow": ({"queries.arrow": arrow(ASKED)[:-300]}, "cannot be read as Arrow after row"),
+    "Parquet by a name of text": (
+        {"queries.jsonl": parquet(ASKED)},
+        "is Parquet, not text; .*NAME.parquet, rename it",
+    ),
+    "bytes behind gzip": (
+        {"queries.jsonl": gzip.compress(BEIR["queries.jsonl"]) + b"-- end of download --"},
+        "bytes that are no gzip follow its last line, 3; `gunzip -c",
+    ),
 }
 
 
