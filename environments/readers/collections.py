@@ -170,6 +170,7 @@ def read_collection(
         qrels,
         form=form,
         splits=splits,
+        unjudged=frozenset(texts.keys() - judged.keys()),
         said=(origin, *filter(None, notes), *oddities),
         warnings=tuple(warnings),
     )
@@ -691,17 +692,17 @@ def find_files(folder: Path, name: str) -> list[Path]:
         for ending in _ENDINGS if paths else ():
             if chosen := [path for path in paths if find_ending(path) == ending or not ending]:
                 return tables.check_parts(sorted(chosen))
-    return []
     if name == "judgements" and (folder / "data").is_dir():
         inside = list_inside(folder / "data")
         return tables.check_parts(list(filter(_is_default_subset, inside)))
+    return []
 
 
-def _say_absence(folder: Path, name: str) -> str:
 def _is_default_subset(path: Path) -> bool:
     return bool(_DEFAULT_SUBSET.search(path.name))
 
 
+def _say_absence(folder: Path, name: str) -> str:
     """Return why a folder has no file of a table, and how to say which it is."""
     inside = chain.from_iterable(folder.glob(f"{word}/*") for word in _WORDS[name])
     named = (path for path in folder.iterdir() if path.name.lower().startswith(_WORDS[name]))

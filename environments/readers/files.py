@@ -346,7 +346,9 @@ def _split_blanks(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[
         if '"' not in text:  # as most lines are
             yield number, cells
             continue
-        unquoted = [_unquote(cell) for cell in cells]
+        # csv quotes a cell without marks inside only if it quotes all; else they are part of an id.
+        quotes_all = text.lstrip().startswith('"')
+        unquoted = [_unquote(cell) if quotes_all or '""' in cell[1:-1] else cell for cell in cells]
         counts[QUOTED] += sum(
             before != after for before, after in zip(cells, unquoted, strict=True)
         )
@@ -505,8 +507,6 @@ def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
         ) from None
 
 
-def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    pyarrow = _pyarrow()
 def _use_json_types(batch: Any) -> Any:
     """Return a batch of rows with texts and numbers in the columns that mean them by another type.
 
@@ -529,6 +529,8 @@ def _use_json_types(batch: Any) -> Any:
     return batch
 
 
+def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+    pyarrow = _pyarrow()
     if find_ending(path) == ".arrow":
         with pyarrow.memory_map(str(path)) as mapped:
             # Feather and `pyarrow.ipc.new_file` write another form than `datasets` does.

@@ -420,14 +420,6 @@ def test_what_contradicts_itself_or_is_damaged_is_refused(damage, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
-    [({"text": "Wass"}, "'Wass'; did you mean 'Was'"), ({"word": "x"}, "'word'")],
-)
-def test_a_column_that_is_not_there_is_said(columns, said, tmp_path):
-    with pytest.raises(UsageError, match=f"is called {said}"):
-        read_collection(
-            put(tmp_path, FORMS["CSV, other columns"]), tmp_path / "home", OWN | columns
-@pytest.mark.parametrize(
     ("names", "said"),
     [
         (("x/corpus.jsonl", "x/queries.jsonl", "x/qrels.tsv"), "; x in it has them: give .*x"),
@@ -447,6 +439,14 @@ def test_where_no_file_has_a_known_name_it_is_said_how_to_name_one(names, said, 
         read_collection(tmp_path, tmp_path / "home")
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [({"text": "Wass"}, "'Wass'; did you mean 'Was'"), ({"word": "x"}, "'word'")],
+)
+def test_a_column_that_is_not_there_is_said(columns, said, tmp_path):
+    with pytest.raises(UsageError, match=f"is called {said}"):
+        read_collection(
+            put(tmp_path, FORMS["CSV, other columns"]), tmp_path / "home", OWN | columns
         )
 
 
@@ -535,6 +535,12 @@ LINES_OF_TABS = {  # a line -> its cells where two are expected
 @pytest.mark.parametrize("line", LINES_OF_TABS)
 def test_only_cells_that_csv_has_quoted_lose_their_quotation_marks(line):
     assert tables.split_tabs(line, 2).cells == LINES_OF_TABS[line]
+
+
+def test_a_cell_between_blanks_loses_its_marks_only_if_csv_has_quoted_it(tmp_path):
+    (tmp_path / "qrels").write_text('"q" "0" "d"\nq 0 "d"\nq 0 """d"""\n')
+    cells = [row for _, row in tables.read_cells(tmp_path / "qrels", 3, None)]
+    assert cells == [["q", "0", "d"], ["q", "0", '"d"'], ["q", "0", '"d"']]
 
 
 def test_a_stored_corpus_says_what_was_counted_when_it_was_read(tmp_path, monkeypatch):
