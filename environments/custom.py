@@ -13,7 +13,7 @@ and no reason to refuse it. A query for which nothing is relevant scores 0, as t
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -432,7 +432,7 @@ def of(
             text=check_text(document.text, source),
             doc_id=read_id(document.doc_id, source),
         )
-        for document in given_documents
+        for document in _list_documents(documents, source)
     )
     judged = {}
     for query_id, grades in qrels.items():
@@ -482,6 +482,23 @@ def _make(
     findings: Sequence[str],
 ) -> Environment:
     metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
+def _list_documents(documents: Documents, source: str) -> Iterator[Document]:
+    pairs = documents.items() if isinstance(documents, Mapping) else documents
+    for pair in pairs:
+        if isinstance(pair, Document):
+            yield pair
+        elif isinstance(pair, tuple | list) and len(pair) == 2:
+            yield Document(*pair)
+        else:
+            form = "a pair (id, text), or tools.records.Document(id, text, title)"
+            raise DataError(f"{source}: {tables.abbreviate(pair)} is no document; give {form}")
+
+
+def _require_dict(table: object, name: str, content: str, source: str) -> None:
+    if not isinstance(table, Mapping):
+        raise DataError(f"{source}: {name} is {tables.abbreviate(table)}; give a dict of {content}")
+
+
     separator = settings.get("max_p")
     instruction = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -339,6 +340,30 @@ def test_ids_of_other_files_are_compared_with_those_that_are_spelled_alike(key, 
     (notes / "other.json").write_text(json.dumps(file))
     with pytest.raises(DataError, match=says):
         environments.load(settings(notes, f'{key} = "other.json"'))
+
+
+class Page(NamedTuple):
+    doc_id: str
+    url: str
+    title: str
+    body: str
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"documents": [Page("d1", "http://x", "Mud", "jar")]}, "a Page is no document; give a "),
+        ({"documents": [{"_id": "d1", "text": "jar"}]}, "a dict is no document; give a pair"),
+        ({"queries": [("q1", "jar")]}, "queries is a list; give a dict of texts by query"),
+        ({"qrels": [("q1", "d1", 1)]}, "qrels is a list; give a dict of dicts of grades by query"),
+        ({"qrels": {"q1": ["d1"]}}, "qrels['q1'] is a list; give a dict of grades by document"),
+    ],
+)
+def test_tables_of_another_shape_are_refused_with_theirs(parts, says):
+    right = {"documents": [["d1", "jar"]], "queries": {"q1": "jar"}, "qrels": {"q1": {"d1": 1}}}
+    assert environments.of(**right, name="x").qrels == right["qrels"]
+    with pytest.raises(DataError, match=re.escape(says)):
+        environments.of(**right | parts, name="x")
 
 
 def test_ids_in_python_may_be_whole_numbers_of_any_library():
