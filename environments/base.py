@@ -194,6 +194,8 @@ class Environment:
     )
     # Ids of dev and test, of all of one's own task.
     splits: Mapping[str, Collection[str]] = field(default_factory=dict)
+    # Ids of the data's queries that have no judgement, and which run files may answer all the same.
+    unjudged: Collection[str] = frozenset()
     columns: Mapping[str, str] = field(default_factory=dict)  # as Request.columns
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know

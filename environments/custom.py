@@ -424,8 +424,6 @@ def of(
         raise DataError(
             f"{source}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
         )
-    pairs = documents.items() if isinstance(documents, Mapping) else documents
-    given_documents = (pair if isinstance(pair, Document) else Document(*pair) for pair in pairs)
     corpus = Corpus(
         replace(
             document,
@@ -434,9 +432,12 @@ def of(
         )
         for document in _list_documents(documents, source)
     )
+    _require_dict(queries, "queries", "texts by query", source)
+    _require_dict(qrels, "qrels", "dicts of grades by query", source)
     judged = {}
     for query_id, grades in qrels.items():
         if grades:
+            _require_dict(grades, f"qrels[{query_id!r:.80}]", "grades by document", source)
             checked = {
                 read_id(doc_id, source): check_grade(grade, source)
                 for doc_id, grade in grades.items()
@@ -467,7 +468,13 @@ def of(
         list_missing(qrels, corpus, checked_settings.get("max_p", "")),
     )
     task = _make(
-        Collection(corpus, judged_texts, qrels, form="Python data"),
+        Collection(
+            corpus,
+            judged_texts,
+            qrels,
+            form="Python data",
+            unjudged=frozenset(texts.keys() - judged_texts.keys()),
+        ),
         {"gold": qrels},
         checked_settings,
         findings,
@@ -475,13 +482,6 @@ def of(
     return replace(task, task=f"own/{name_slug(name)}")
 
 
-def _make(
-    read: Collection,
-    judged: Mapping[str, Qrels],
-    settings: Settings,
-    findings: Sequence[str],
-) -> Environment:
-    metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
 def _list_documents(documents: Documents, source: str) -> Iterator[Document]:
     pairs = documents.items() if isinstance(documents, Mapping) else documents
     for pair in pairs:
@@ -499,6 +499,13 @@ def _require_dict(table: object, name: str, content: str, source: str) -> None:
         raise DataError(f"{source}: {name} is {tables.abbreviate(table)}; give a dict of {content}")
 
 
+def _make(
+    read: Collection,
+    judged: Mapping[str, Qrels],
+    settings: Settings,
+    findings: Sequence[str],
+) -> Environment:
+    metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
     separator = settings.get("max_p")
     instruction = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
@@ -529,6 +536,7 @@ def _require_dict(table: object, name: str, content: str, source: str) -> None:
         metric=metric,
         depth=settings.get("depth", 1000),
         splits={**({} if ours else read.splits), "dev": dev},
+        unjudged=read.unjudged,
         separator=separator or ":",
         notes=tuple(findings),
         hints=_hints(settings),

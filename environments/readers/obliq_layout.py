@@ -79,6 +79,7 @@ class Collection(NamedTuple):
         ""  # of a user's own: "BEIR", "TREC", "CSV", "a Hugging Face folder" or "ir_datasets"
     )
     splits: Mapping[str, tuple[str, ...]] = {}  # "dev" and "test", where both are judged
+    unjudged: frozenset[str] = frozenset()  # queries without a judgement, which are not asked
     said: tuple[str, ...] = ()  # what was recognised, counted and dropped, a sentence each
     warnings: tuple[str, ...] = ()  # what is probably wrong, a sentence each
 

@@ -111,7 +111,7 @@ def import_run(
             "trajectories": trajectories and files.sha256(trajectories),
             "encoded": encoded,
             "usage": not counts["unpriced"],
-            "notes": _make_notes(counts, environment),
+            "notes": _make_notes(counts, environment, run_file.left_out),
         }
         config = make_config(environment, name, model, imported)
         path = run_folder.run_path(runs, config)
@@ -306,7 +306,7 @@ def _count(row: JsonObject, doc_ids: list[str], depth: int, counts: Counter[str]
     counts["unshown"] += searches and not any(step.shown for step in steps)
 
 
-def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
+def _make_notes(counts: Counter[str], environment: Environment, left_out: int) -> list[str]:
     query_count = len(environment.queries)
     untraced = query_count - counts["traced"] - counts["unmapped"]
     notes = [
@@ -332,7 +332,11 @@ def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
             "trajectories do not say what was shown of what searches found: as if nothing was",
         ),
     ]
-    return [f"{count} of {query_count} {remark}" for count, remark in notes if count]
+    sentences = [f"{count} of {query_count} {remark}" for count, remark in notes if count]
+    if left_out:
+        answered = plural(left_out, "query of the run file has", "queries of the run file have")
+        sentences.append(f"{answered} no judgement: left out, as trec_eval does")
+    return sentences
 
 
 def make_config(

@@ -5,7 +5,8 @@ We write ids percent-encoded, because blanks separate the columns: OBLIQ-Bench's
 with a blank. Like trec_eval, reading goes by the scores and not by ranks or lines, keeps scores in
 single precision, and puts the greater document id first among equal scores. Unlike it, it refuses,
 with the line, entries that are not of the task: unknown queries and documents, documents twice,
-excluded documents or documents outside the pool, scores that are no numbers.
+excluded documents or documents outside the pool, scores that are no numbers. Queries of the task's
+data without a judgement are left out, as trec_eval does.
 
 Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
@@ -124,6 +125,8 @@ class RunFile:
         self._environment = environment
         self._encoded = encoded
         self._queries = {query.query_id: query for query in environment.queries}
+        self._known_queries = {*self._queries, *environment.unjudged}
+        self.left_out = 0  # queries that nobody judged
         try:
             self._columns = read_columns(path)
             doc_ids = self._decode(self._columns.raw_documents, environment.documents)
@@ -171,13 +174,15 @@ class RunFile:
         """
         numbers = self._columns.query_numbers
         self._order = np.argsort(numbers, kind="stable")
-        query_ids = self._decode(self._columns.raw_queries, self._queries)
+        query_ids = self._decode(self._columns.raw_queries, self._known_queries)
         ends = np.cumsum(np.bincount(numbers, minlength=len(query_ids))).tolist()
         places: dict[str, list[slice]] = {}
         start = 0
         for query_id, end in zip(query_ids, ends, strict=True):
-            places.setdefault(query_id, []).append(slice(start, end))
+            if query_id in self._queries:
+                places.setdefault(query_id, []).append(slice(start, end))
             start = end
+        self.left_out = len({*query_ids} - self._queries.keys())
         return places
 
     def _decode(self, raw_ids: list[bytes], names: Collection[str]) -> list[str]:
@@ -220,6 +225,8 @@ class RunFile:
         if not rankings:
             raise DataError(f"{self.path} has no lines; a run file has {_COLUMNS} in each")
         for query_id, ranking in rankings.items():
+            if query_id not in self._queries:
+                continue
             doc_ids = [line.doc_id for line in ranking]
             try:
                 check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
@@ -244,7 +251,9 @@ class RunFile:
 
     def _identify(self, subject: str, encoded: bytes, line: int) -> str:
         environment = self._environment
-        names: Collection[str] = self._queries if subject == "query" else environment.documents
+        names: Collection[str] = (
+            self._known_queries if subject == "query" else environment.documents
+        )
         try:
             name = self._decode_id(encoded)
         except UnicodeDecodeError:

@@ -251,6 +251,14 @@ def test_ties_and_long_rankings_are_said(imported):
         run.scores["notes"][-1] == "1 of 2 rankings are longer than the task's 2, and are cut there"
     )
 
+def test_queries_that_nobody_judged_are_left_out_and_it_is_said(imported):
+    rows = [*PLAIN, "q7 Q0 d1 1 1 x", "q8 Q0 d1 1 1 x", "q8 Q0 d1 2 0 x"]
+    run = imported(rows, world=lambda: world(unjudged={"q7", "q8", "q9"}))
+    assert run.query_ids == ["q1", "q2"]
+    said = "2 queries of the run file have no judgement: left out, as trec_eval does"
+    assert run.scores["notes"] == [said]
+
+
 
 def test_what_nobody_knows_is_unknown(imported):
     run = imported(PLAIN, model="openai/gpt-5.2")
