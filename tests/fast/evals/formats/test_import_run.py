@@ -182,6 +182,13 @@ def test_lines_may_come_in_any_order_and_the_rank_column_says_nothing(imported):
 
 
 def test_a_gzipped_file_is_read(tmp_path):
+def test_scores_beyond_single_precision_are_equal_and_finite(imported):
+    run = imported(["q1 Q0 d1 1 9e38 x", "q1 Q0 d2 2 5e38 x", "q1 Q0 d4 3 -9e38 x"])
+    outcome = run.outcomes["q1"]
+    assert outcome["ranking"] == ["d2", "d1", "d4"]
+    assert outcome["scores"][0] == outcome["scores"][1] == -outcome["scores"][2] < 4e38
+
+
     (tmp_path / "run.trec.gz").write_bytes(gzip.compress("\n".join(PLAIN).encode()))
     assert RunFile(tmp_path / "run.trec.gz", world(), encoded=False).ranking("q1")[0] == [
         "d4",
@@ -204,6 +211,7 @@ def test_a_gzipped_file_is_read(tmp_path):
         ("q1 Q0 d2 1 nan x", "'nan' is no finite number"),
         ("q1 Q0 d2 1 1_0 x", "'1_0' is no finite number"),
         ("q1 Q0 hidden 1 2.5 x", "'hidden' is excluded for query 'q1'"),
+        ("q1 Q0 d2 1 1e999 x", "'1e999' is no finite number"),
         ("q2 Q0 d4 1 2.5 x", "'d4' is not in the pool of query 'q2'"),
     ],
 )
