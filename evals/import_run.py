@@ -134,9 +134,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--name {name!r} is no name of a folder; e.g. {example!r}")
     for file in (arguments.run, arguments.trajectories):
         if file and not file.is_file():
-            raise DataError(
-                f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines"
-            )
+            problem = f"there is no file {file}"
+            if file.exists():  # such as /dev/stdin, or what a shell makes of <(zcat RUN)
+                problem = f"{file} is no file, which is read more than once"
+            raise DataError(f"{problem}; give a TREC run file, and trajectories in JSON Lines")
     run_folder.check_place(arguments.runs)
     if not arguments.task:
         raise UsageError("say with --task which task the run is of")

@@ -35,7 +35,8 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
         model = str(content["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):
         raise DataError(
-            f"{log} is no log of one of our tasks in Inspect, as JSON; inspect log dump makes one"
+            f"{log} is no log of one of our tasks in Inspect, as JSON; inspect log dump makes one; "
+            f"a ranking is a TREC run file, in columns"
         ) from None
     rankings = folder / f"{log.stem}.trec"
     with rankings.open("w", encoding="utf-8", errors="backslashreplace") as file:

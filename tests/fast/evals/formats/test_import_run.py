@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -181,7 +182,6 @@ def test_lines_may_come_in_any_order_and_the_rank_column_says_nothing(imported):
     assert run.scores["notes"] == []
 
 
-def test_a_gzipped_file_is_read(tmp_path):
 def test_scores_beyond_single_precision_are_equal_and_finite(imported):
     run = imported(["q1 Q0 d1 1 9e38 x", "q1 Q0 d2 2 5e38 x", "q1 Q0 d4 3 -9e38 x"])
     outcome = run.outcomes["q1"]
@@ -189,6 +189,7 @@ def test_scores_beyond_single_precision_are_equal_and_finite(imported):
     assert outcome["scores"][0] == outcome["scores"][1] == -outcome["scores"][2] < 4e38
 
 
+def test_a_gzipped_file_is_read(tmp_path):
     (tmp_path / "run.trec.gz").write_bytes(gzip.compress("\n".join(PLAIN).encode()))
     assert RunFile(tmp_path / "run.trec.gz", world(), encoded=False).ranking("q1")[0] == [
         "d4",
@@ -210,8 +211,8 @@ def test_scores_beyond_single_precision_are_equal_and_finite(imported):
         ("q1 Q0 d4 2 2.5 x", "document 'd4' is there twice for query 'q1'"),
         ("q1 Q0 d2 1 nan x", "'nan' is no finite number"),
         ("q1 Q0 d2 1 1_0 x", "'1_0' is no finite number"),
-        ("q1 Q0 hidden 1 2.5 x", "'hidden' is excluded for query 'q1'"),
         ("q1 Q0 d2 1 1e999 x", "'1e999' is no finite number"),
+        ("q1 Q0 hidden 1 2.5 x", "'hidden' is excluded for query 'q1'"),
         ("q2 Q0 d4 1 2.5 x", "'d4' is not in the pool of query 'q2'"),
     ],
 )
@@ -250,6 +251,14 @@ def test_queries_that_are_missing_count_nothing_and_it_is_said(imported):
     assert run.scores["notes"] == [said]
 
 
+def test_queries_that_nobody_judged_are_left_out_and_it_is_said(imported):
+    rows = [*PLAIN, "q7 Q0 d1 1 1 x", "q8 Q0 d1 1 1 x", "q8 Q0 d1 2 0 x"]
+    run = imported(rows, world=lambda: world(unjudged={"q7", "q8", "q9"}))
+    assert run.query_ids == ["q1", "q2"]
+    said = "2 queries of the run file have no judgement: left out, as trec_eval does"
+    assert run.scores["notes"] == [said]
+
+
 def test_ties_and_long_rankings_are_said(imported):
     rows = ["q1 Q0 d1 1 1 x", "q1 Q0 d2 1 1 x", "q1 Q0 d3 1 0 x", "q2 Q0 d3 1 1 x"]
     run = imported(rows, world=lambda: world(depth=2))
@@ -258,14 +267,6 @@ def test_ties_and_long_rankings_are_said(imported):
     assert (
         run.scores["notes"][-1] == "1 of 2 rankings are longer than the task's 2, and are cut there"
     )
-
-def test_queries_that_nobody_judged_are_left_out_and_it_is_said(imported):
-    rows = [*PLAIN, "q7 Q0 d1 1 1 x", "q8 Q0 d1 1 1 x", "q8 Q0 d1 2 0 x"]
-    run = imported(rows, world=lambda: world(unjudged={"q7", "q8", "q9"}))
-    assert run.query_ids == ["q1", "q2"]
-    said = "2 queries of the run file have no judgement: left out, as trec_eval does"
-    assert run.scores["notes"] == [said]
-
 
 
 def test_what_nobody_knows_is_unknown(imported):
@@ -466,6 +467,10 @@ def test_the_command_scores_prints_and_can_be_given_again(tmp_path, capsys):
     assert called(*words, "--name", "a/b") == 2
     assert "'a-b'" in capsys.readouterr().err
     assert called(tmp_path / "nowhere", *words[1:]) == 3
+    os.mkfifo(tmp_path / "pipe")
+    capsys.readouterr()
+    assert called(tmp_path / "pipe", *words[1:]) == 3
+    assert "pipe is no file, which is read more than once" in capsys.readouterr().err
 
 
 def test_importing_a_run_loads_no_dspy():
