@@ -6,6 +6,7 @@ the library, this merges adapters, refuses missing weights (which it would draw 
 never pads a text: no batch changes it.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -15,10 +16,11 @@ from typing import Any
 
 import torch
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
+from tokenizers import Tokenizer
 
 from tools.errors import DataError
 from tools.retrievers.devices import device
@@ -26,7 +28,13 @@ from tools.retrievers.neural import (
     architectures,  # noqa: F401  # it makes NV-Embed known to transformers
     loading,
 )
-from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model, read_class
+from tools.retrievers.neural.model_table import (
+    LocalModel,
+    ModelRow,
+    find_base_model,
+    read_class,
+    read_settings,
+)
 from tools.text import encodable
 
 # Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one
@@ -58,12 +66,13 @@ class Encoder:
         # A length of 0 is what the folder says.
         self._most = {"query": row.max_query_tokens, "document": row.max_document_tokens}
         for task, each in self.models.items():
-            longest = each.max_seq_length or 1 << 30
-            if isinstance(each[0], Transformer):
-                longest = loading.max_positions(each[0].config)
+            reader = find_reader(each, task)
+            longest = getattr(reader, "max_seq_length", None) or 1 << 30
+            if isinstance(reader, Transformer):
+                longest = loading.max_positions(reader.config)
             self._most[task] = min(self._most[task], longest)
-            if each.max_seq_length and each.max_seq_length > longest:
-                each.max_seq_length = longest
+            if isinstance(reader, Transformer) and (reader.max_seq_length or 0) > longest:
+                reader.max_seq_length = longest
 
     def encode(
         self, texts: Sequence[str], task: str, prompt: str | None = None, **options: Any
@@ -101,29 +110,35 @@ class Encoder:
     def left_out(self, text: str) -> int:
         """Return how many tokens at the end of a query are cut off."""
         model = self.models["query"]
-        expansion = getattr(model[0], "query_expansion", None) or {}
+        reader = find_reader(model, "query")
+        expansion = getattr(reader, "query_expansion", None) or {}
         fixed = expansion["length"] if expansion.get("strategy") == "fixed" else 0
         limit = (
             fixed
             or self._most["query"]
-            or getattr(model[0], "query_length", 0)
-            or model.max_seq_length
+            or getattr(reader, "query_length", 0)
+            or reader.max_seq_length
         )
+        if not limit or limit == math.inf:  # of a table of tokens' vectors
+            return 0
         [text] = encodable([(model.prompts.get("query") or "") + text])
         token_ids = self._tokenize(
-            model.tokenizer,
+            reader.tokenizer,
             text,
             truncation=False,
             verbose=False,
         )
-        return max(0, len(token_ids["input_ids"]) - limit) if limit else 0
+        return max(0, len(token_ids["input_ids"]) - limit)
 
     def has_tokens(self, text: str) -> bool:
         """Return whether a document has tokens, special tokens apart."""
-        tokenizer = self.models["document"].tokenizer
+        tokenizer = find_reader(self.models["document"], "document").tokenizer
+        [text] = encodable([text])
+        if isinstance(tokenizer, Tokenizer):
+            return bool(tokenizer.encode(text, add_special_tokens=False).ids)
         encoded = self._tokenize(
             tokenizer,
-            encodable([text])[0],
+            text,
             add_special_tokens=False,
             truncation=True,
         )
@@ -161,6 +176,15 @@ class Encoder:
         )
 
 
+def find_reader(model: Any, task: str) -> Any:
+    """Return the module of a model that reads the texts of a task."""
+    first = model[0]
+    if not isinstance(first, Router):
+        return first
+    routes: Any = first.sub_modules
+    return routes[task if task in routes else first.default_route or next(iter(routes))][0]
+
+
 def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[list[int]]:
     """Yield batches of the positions of texts with exactly equal lengths in tokens, the longest
     first.
@@ -196,6 +220,8 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     if precision == "int8":
         from tools.retrievers.neural.quantized import quantize  # imports onnx, an extra
 
+        if not isinstance(made[0], Transformer):
+            raise DataError(f"encoder=int8 needs a transformer, and {folder} begins with none")
         made[0].model = quantize(made[0].model, model, home)
     # MiniLM on a CPU was slower with more than 1,024 tokens. In 8 bits, all that is computed at
     # once shares a scale.
@@ -221,7 +247,8 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
                 device=torch_device,
                 **_options(row, torch_device),
             )
-            _mend_tokenizer(made[0])
+            for module in {find_reader(made, "query"), find_reader(made, "document")}:
+                _mend_tokenizer(module)
         else:
             first = _transformer(
                 folder, row, torch_device, "fill-mask" if form == "masked" else "text-generation"
@@ -303,9 +330,12 @@ def _sentence_transformer(
         )
     if not modules or find_base_model(folder, row.base):
         modules[:1] = [_transformer(folder, row, torch_device)]
-    elif isinstance(modules[0], Transformer):
-        _require_weights(modules[0].model, folder, row)
-        _mend_tokenizer(modules[0])
+    else:
+        tasks = {find_reader(modules, task): task for task in ("query", "document")}
+        for module, its_task in tasks.items():
+            if isinstance(module, Transformer):
+                _require_weights(module.model, folder, row, _routed_folder(folder, its_task))
+                _mend_tokenizer(module)
     first = modules[0]
     if task:
         first.model = loading.merge_adapter(first.model, folder / task)
@@ -376,14 +406,25 @@ def _mend_tokenizer(module: Any) -> None:
         module.processor = loading.mend_tokenizer(module.processor)
 
 
-def _require_weights(model: Any, folder: Path, row: ModelRow) -> None:
+def _routed_folder(folder: Path, task: str) -> Path | None:
+    """Return where a folder that begins with a router has the module that reads a task's texts."""
+    # The second is the name of the file when the router was still called Asym.
+    router = read_settings(folder / "router_config.json") or read_settings(folder / "config.json")
+    routes = router.get("structure", {})
+    route = task if task in routes else router.get("parameters", {}).get("default_route")
+    return folder / routes[route][0] if route in routes else None
+
+
+def _require_weights(
+    model: Any, folder: Path, row: ModelRow, weights_folder: Path | None = None
+) -> None:
     """Raise DataError when weights of `model` are not in its folder: the library has drawn random
     weights.
     """
     _, report = type(
         model
     ).from_pretrained(  # on the device "meta", names are compared and no weights are read
-        model.name_or_path,
+        weights_folder or model.name_or_path,
         config=model.config,
         device_map="meta",
         output_loading_info=True,

@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -46,6 +46,8 @@ _WEIGHTS = (
     "adapter_model.safetensors",
     "adapter_model.bin",
 )
+# The end of the names of classes that have a vector or a weight for each token, and no config.json.
+_TOKEN_TABLE = "StaticEmbedding"
 # Files without influence on the vectors: other exports of the same weights, text for people.
 _IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
 _SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
@@ -191,13 +193,21 @@ def _plain(model: str, model_type: Kind) -> ModelRow:
         for name in ("query", "document" if prompts.get("document") else "passage")
     )
     # Where the score is an inner product, lengths say something; the default is a cosine.
-    normalize = settings.get("similarity_fn_name") != "dot"
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    unsupported = ""
+    if similarity not in ("cosine", "dot"):
+        file = "config_sentence_transformers.json"
+        unsupported = (
+            f"its folder compares vectors by {similarity} distances; to compare them by cosines, "
+            f'write "similarity_fn_name": "cosine" in its {file}'
+        )
     return ModelRow(
         model,
         model_type,
         query=query + "{query}",
         document=document + "{text}",
-        normalize=normalize,
+        normalize=similarity != "dot",
+        unsupported=unsupported,
     )
 
 
@@ -399,11 +409,39 @@ def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is wh
         # Normalize keeps no files, and some copies drop its folder.
         if not entry["type"].endswith("Normalize") and not (folder / entry["path"]).is_dir():
             return f"the folder {entry['path']} that its modules.json names"
-    inner = folder / next(
-        (entry["path"] for entry in entries if entry["type"].endswith("Transformer")), ""
-    )
+    parts = [
+        part
+        for part in _list_modules(folder, entries)
+        if part.type.endswith(("Transformer", _TOKEN_TABLE))
+    ]
+    lacking = (_lacking_in(part, folder) for part in parts or [_Module("Transformer", folder)])
+    return next(filter(None, lacking), "")
+
+
+class _Module(NamedTuple):
+    type: str  # the name of its class
+    folder: Path
+
+
+def _list_modules(folder: Path, entries: Sequence[Mapping[str, str]]) -> Iterator[_Module]:
+    """Yield the modules of a model folder, and in place of a router those that it leads to."""
+    for entry in entries:
+        module_folder = folder / entry["path"]
+        if not entry["type"].endswith((".Router", ".Asym")):
+            yield _Module(entry["type"], module_folder)
+            continue
+        # The second is the name of the file when the class was still called Asym.
+        for file in ("router_config.json", "config.json"):
+            for name, module_type in read_settings(module_folder / file).get("types", {}).items():
+                yield _Module(module_type, module_folder / name)
+
+
+def _lacking_in(module: _Module, folder: Path) -> str:
+    """Return what a module lacks that reads texts; "" if it is whole."""
+    inner = module.folder
     adapter = (inner / "adapter_config.json").is_file()
-    if not adapter and not (inner / "config.json").is_file():
+    is_table = module.type.endswith(_TOKEN_TABLE)
+    if not adapter and not is_table and not (inner / "config.json").is_file():
         return "config.json"
     has_tokenizer = any(
         (parent / name).is_file() for parent in (inner, folder) for name in TOKENIZERS

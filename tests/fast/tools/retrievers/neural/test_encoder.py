@@ -516,6 +516,65 @@ def test_a_folder_for_inner_products_keeps_the_lengths_of_its_vectors(tmp_path, 
     )
 
 
+def table_of_tokens(seed=0, width=32):
+    """A module with a vector for each token and no model, as StaticEmbedding and model2vec have it."""
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(find_folder("all-MiniLM-L6-v2") / "tokenizer.json"))
+    torch.manual_seed(seed)
+    weights = torch.randn(tokenizer.get_vocab_size(), width)
+    return StaticEmbedding(tokenizer, embedding_weights=weights)
+
+
+def routed(made, shape):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Router, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    torch.manual_seed(1)
+    model = [Transformer(str(made["Bert"])), Pooling(32)]
+    light = {"query": [table_of_tokens()], "document": model}
+    two_heads = {"query": [Dense(32, 8)], "document": [Dense(32, 8)]}
+    modules = {
+        "a table of tokens": [table_of_tokens()],
+        "two tables": [Router({"query": [table_of_tokens(1)], "document": [table_of_tokens(2)]})],
+        "a light query": [Router(light, default_route="document")],
+        "two heads": [*model, Router(two_heads, default_route="document")],
+    }
+    return SentenceTransformer(modules=modules[shape], prompts={"query": "query: "}, device="cpu")
+
+
+@pytest.mark.parametrize("shape", ["a table of tokens", "two tables", "a light query", "two heads"])
+def test_models_that_read_queries_otherwise_than_documents_are_as_the_library_has_them(
+    shape, tmp_path, made
+):
+    from sentence_transformers import SentenceTransformer
+
+    routed(made, shape).save(str(tmp_path / "m"))
+    model = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    embedder = SentenceEmbedder(str(tmp_path / "m"))
+    vectors = embedder.documents([DOCUMENT, "", "?!", "血"])
+    assert vectors[0] == pytest.approx(
+        model.encode_document(DOCUMENT, normalize_embeddings=True), abs=1e-6
+    )
+    assert embedder.queries([Search(QUERY)])[0] == pytest.approx(
+        model.encode_query(QUERY, normalize_embeddings=True), abs=1e-6
+    )
+    assert not vectors[1].any() and embedder.left_out(QUERY) == 0
+    weights = next((tmp_path / "m").rglob("model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"lacks a part of model\.safetensors"):
+        find_folder(str(tmp_path / "m"))
+
+
+def test_a_folder_for_distances_is_refused(tmp_path, made):
+    folder = tiny_models.sentence_transformer(shutil.copytree(made["Bert"], tmp_path / "m"))
+    change(folder / "config_sentence_transformers.json", similarity_fn_name="euclidean")
+    with pytest.raises(UsageError, match=r'by euclidean distances; .*"similarity_fn_name": "cos'):
+        SentenceEmbedder(str(folder))
+
+
 # The same to the last bit
 
 

@@ -87,13 +87,19 @@ def test_scores_are_the_inner_products_of_spladed_logits(corpus, splade, query):
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-def test_a_saved_sparse_encoder_is_loaded_as_it_is(corpus, splade, tmp_path):
+@pytest.mark.parametrize("looked_up", [False, True])  # the weights of a query's terms
+def test_a_saved_sparse_encoder_is_loaded_as_it_is(looked_up, corpus, splade, tmp_path):
     from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Router
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
-    library = SparseEncoder(
-        str(splade), device="cpu", prompts={"query": "query: ", "document": "passage: "}
-    )
+    prompts = {"query": "query: ", "document": "passage: "}
+    library = SparseEncoder(str(splade), device="cpu", prompts=prompts)
     library[1].pooling_strategy = "sum"  # so that a pooling of our own would give other scores
+    if looked_up:
+        table = SparseStaticEmbedding(library.tokenizer)
+        routes = Router({"query": [table], "document": [*library]}, default_route="document")
+        library = SparseEncoder(modules=[routes], device="cpu", prompts=prompts)
     library.save(str(tmp_path / "saved"))
     documents = library.encode_document(
         list(corpus.texts()), convert_to_sparse_tensor=False, batch_size=1
