@@ -22,6 +22,12 @@ STOP_WORDS = frozenset(
     was will with
     """.split()  # noqa: SIM905
 )
+# Characters of scripts that write no blanks between words: Thai and Lao, Burmese, Khmer, kana, Han.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
+_RUN_OR_WORD = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])\w){{2,}}")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -35,6 +41,26 @@ def content_words(text: str) -> list[str]:
     with repeats.
     """
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
+
+
+def has_unspaced_words(text: str) -> bool:
+    """Return whether a text has words of a script that writes no blanks between them."""
+    return bool(_UNSPACED_RUN.search(text))
+
+
+def bigram_words(text: str) -> list[str]:
+    """Return `content_words`, but pairs of neighbouring characters of scripts without blanks
+    between words.
+
+    Lucene's CJKAnalyzer does the same for Chinese and Japanese.
+    """
+    words = []
+    for piece in _RUN_OR_WORD.findall(text.lower()):
+        if not _UNSPACED_RUN.match(piece):
+            words += [] if piece in STOP_WORDS else [piece]
+        else:
+            words += [piece[start : start + 2] for start in range(max(1, len(piece) - 1))]
+    return words
 
 
 def tokens(text: str) -> list[str]:

@@ -34,6 +34,7 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import explain_missing
 from tools.number_format import choose_verb, plural
 from tools.records import Document, JsonMapping
+from tools.text import has_unspaced_words
 
 _WORDS = {
     "documents": ("corpus", "documents", "docs", "collection", "passages"),
@@ -369,6 +370,9 @@ def describe_data_issues(
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = vain
     counts["queries without a text"] = sum(not text.strip() for text in queries.values())
+    counts["queries without blanks between words, which bm25(analyzer=bigrams) finds"] = sum(
+        map(has_unspaced_words, queries.values())
+    )
     sizes = f"{plural(len(documents), 'document')}, {plural(len(queries), 'query', 'queries')}"
     span = f"with grades from {min(grades, default=0):g} to {max(grades, default=0):g}"
     sentences = [f"{sizes}, {plural(len(grades), 'judgement')} {span}."]

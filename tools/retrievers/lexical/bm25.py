@@ -28,7 +28,7 @@ from tools.retrievers.index_store import find_relatives, index_code_digest, open
 from tools.retrievers.lexical import inverted_index, numba_kernels
 from tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
 from tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
-from tools.text import STOP_WORDS, TermStatistics, content_words
+from tools.text import STOP_WORDS, TermStatistics, bigram_words, content_words
 
 _SOURCES = (
     "tools.text",
@@ -220,9 +220,10 @@ class LexicalRetriever(Retriever):
 
 
 def analyzer_of(name: str) -> Analyzer:
-    """Return the analyzer "plain" or "english"."""
-    if name == "plain":
-        return Analyzer(content_words, _WORD_CHARACTERS, STOP_WORDS)
+    """Return the analyzer "plain", "bigrams" or "english"."""
+    if name in ("plain", "bigrams"):
+        split = content_words if name == "plain" else bigram_words
+        return Analyzer(split, _WORD_CHARACTERS, STOP_WORDS)
     from tools.retrievers.lexical import english_analyzer  # imports nltk, half a second
 
     return Analyzer(english_analyzer.words)
@@ -233,7 +234,8 @@ class BM25(LexicalRetriever):
     has.
 
     The analyzer "plain" gives words in lower case, of two characters or more, without English stop words; "english" is
-    that of CRUMB's baseline, with Porter's stemmer (tools/retrievers/lexical/english_analyzer.py).
+    that of CRUMB's baseline, with Porter's stemmer (tools/retrievers/lexical/english_analyzer.py). "bigrams" is
+    "plain", with pairs of characters for words in Chinese, Japanese, Thai and other scripts without blanks.
     """
 
     def __init__(
@@ -243,7 +245,7 @@ class BM25(LexicalRetriever):
         *,
         k1: float = 0.9,
         b: float = 0.4,
-        analyzer: Literal["plain", "english"] = "plain",
+        analyzer: Literal["plain", "english", "bigrams"] = "plain",
     ) -> None:
         options: dict[str, Value] = {"k1": k1, "b": b}
         self.name = format_expression(

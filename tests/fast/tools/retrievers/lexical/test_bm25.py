@@ -79,6 +79,23 @@ def test_bm25_scores_and_ranks_as_bm25s_to_the_last_bit(documents):
     )
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("爬华山", {"zh"}), ("東京 Tower", {"ja", "en"}), ("แมว", {"th"}), ("塔", set())],
+)
+def test_bigrams_find_words_of_scripts_without_blanks(query, found):
+    texts = {
+        "zh": "人们常常去爬华山。",
+        "ja": "東京タワーは赤い。",
+        "th": "แมวนอนบนเสื่อ",
+        "en": "The tower is red.",
+    }
+    corpus = Corpus(map(Document, texts, texts.values()))
+    hits = build("bm25(analyzer=bigrams)", corpus).search(query, 4)
+    assert {hit.doc_id for hit in hits} == found
+    assert len(build("bm25", corpus).search(query, 4)) == ("Tower" in query)
+
+
 @settings(max_examples=15)
 @given(ADVERSARIAL, QUERY)
 def test_bm25_ranks_as_bm25s_does_on_adversarial_text(texts, query):
