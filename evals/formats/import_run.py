@@ -141,9 +141,12 @@ def _make_outcomes(
         yield line
     for query in environment.queries:
         if query.query_id not in traced:
-            yield _make_outcome(
-                file, {"query_id": query.query_id, "steps": []}, environment.depth, counts
-            )
+            untraced = {"query_id": query.query_id, "steps": []}
+            try:
+                line = _make_outcome(file, untraced, environment.depth, counts)
+            except ValueError as error:
+                raise DataError(f"{file.path}, query {query.query_id!r}: {error}") from None
+            yield line
 
 
 def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, JsonObject]]:

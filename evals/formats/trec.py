@@ -278,7 +278,8 @@ class RunFile:
             parse_score(text)
         except ValueError:
             raise self._wrong(
-                line, f"the score {text.decode('utf-8', 'replace')!r} is no finite number"
+                line,
+                f"the score {text.decode('utf-8', 'replace')!r} is no finite number",
             ) from None
 
     def _wrong(self, line: int, problem: str) -> DataError:

@@ -156,9 +156,8 @@ def _single_precision(column: Any) -> NDArray[np.float32]:
         scores = _as_array(column)
     if not np.isfinite(scores).all():
         raise ValueError("a score is no finite number")
-    # All that is larger is equal, as trec_eval has it.
-    largest = np.finfo(np.float32).max
-    singles: NDArray[np.float32] = scores.clip(-largest, largest).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite in single precision, as trec_eval has it
+        singles: NDArray[np.float32] = scores.astype(np.float32)
     return singles
 
 
