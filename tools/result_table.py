@@ -14,10 +14,11 @@ from html import escape
 from typing import Any, NamedTuple, TextIO
 
 from tools.cli import line_width, print_stdout, spell_in, strip_control_characters
+from tools.installation import importing_extra
 from tools.terminal import Cell as Cell
 from tools.terminal import Grid, definitions, draw
 from tools.terminal import Head as Head
-from tools.wrapping import paragraph
+from tools.wrapping import command_lines, paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ class ResultTable:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame of pandas, with values where they are known. ImportError without pandas."""
-        import pandas  # an optional library
+        with importing_extra("notebook", "to_pandas()"):
+            import pandas
 
         return pandas.DataFrame(list(self._values()), columns=list(self.heads))
 
@@ -117,8 +119,15 @@ class DefinitionList(NamedTuple):
     items: Sequence[tuple[str, str]]
 
 
+class CommandLine(NamedTuple):
+    """A command that a reader may copy, after what it is for or after blanks."""
+
+    lead: str
+    command: str
+
+
 TextBlock = str | ResultTable
-TerminalBlock = TextBlock | DefinitionList
+TerminalBlock = TextBlock | DefinitionList | CommandLine
 
 
 def _value(text: str) -> Any:
@@ -138,6 +147,10 @@ def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -
     for block in blocks:
         if isinstance(block, str):
             lines.append(f"{paragraph(strip_control_characters(block), width)}\n")
+            continue
+        if isinstance(block, CommandLine):
+            lead, command = map(strip_control_characters, block)
+            lines += [f"{line}\n" for line in command_lines(lead, command, width)]
             continue
         if isinstance(block, DefinitionList):
             lines.append(f"{definitions(block.items, width)}\n")

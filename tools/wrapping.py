@@ -6,9 +6,12 @@ Tables and lists of names are in terminal.py.
 import os
 import shlex
 import textwrap
+from collections.abc import Sequence
 
 # Ends a line of a command that goes on in the next.
 CONTINUED = " \\"
+# Before such a line.
+_DEEPER = " " * 6
 
 
 def named_width() -> int | None:
@@ -61,12 +64,30 @@ def command_lines(lead: str, command: str, width: int | None) -> list[str]:
     if " ".join(words) != command:
         # A quoted word has quotes in it.
         return [*above, f"    {command}"]
-    lines = [f"    {words[0]}"]
-    for word in words[1:]:
-        longer = f"{lines[-1]} {word}"
+    first, *others = _join_values(words, width)
+    lines = [f"    {first}"]
+    for phrase in others:
+        longer = f"{lines[-1]} {phrase}"
         if len(longer) + len(CONTINUED) <= width:
             lines[-1] = longer
         else:
             lines[-1] += CONTINUED
-            lines.append(f"      {word}")
+            lines.append(f"{_DEEPER}{phrase}")
     return [*above, *lines]
+
+
+def _join_values(words: Sequence[str], width: int) -> list[str]:
+    """Return the words of a command, each option together with its value if a line has room for
+    both.
+    """
+    room = width - len(_DEEPER) - len(CONTINUED)
+    phrases = list[str]()
+    for word in words:
+        option = phrases[-1] if phrases else ""
+        joined = f"{option} {word}"
+        is_value = option.startswith("-") and " " not in option and not word.startswith("-")
+        if is_value and len(joined) <= room:
+            phrases[-1] = joined
+        else:
+            phrases.append(word)
+    return phrases

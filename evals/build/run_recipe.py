@@ -1,6 +1,7 @@
 """Run a recipe in its folder, estimate its cost before, and report its progress."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -24,7 +25,7 @@ from tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, 
 from tools.models.model_spec import check_key, price_is_known
 from tools.number_format import number
 from tools.records import JsonMapping, JsonObject
-from tools.result_table import ResultTable, render_terminal
+from tools.result_table import CommandLine, ResultTable, render_terminal
 
 ROLES = get_args(Role)
 Range = list[float] | None  # low, likely, high; None if a price is not known
@@ -244,10 +245,10 @@ def render_build(result: Result) -> str:
     if result.get("differs"):
         lines.append(result["differs"])
     if result["release"]:
-        lines.append(
-            f"release: {result['release']}; python -m evals.run --task {result['release']} "
-            f"--program multihop"
-        )
+        lines.append(f"release: {result['release']}")
+        task = shlex.quote(result["release"])
+        command = f"python -m evals.run --task {task} --program multihop"
+        lines.append(CommandLine("run it:", command))
     return render_terminal(lines)
 
 
@@ -333,7 +334,7 @@ def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
     for name, ranges in {**sums, "all": total}.items():
         cells = [_levels(ranges[key], digits) for key, digits in FIGURES.items()]
         rows.append([name, *cells])
-    heads = ["stage", "calls", "tokens in", "tokens out", "list price", "hours"]
+    heads = ["stage", "calls", "tokens in", "tokens out", "list price, $", "hours"]
     return ResultTable("", heads, rows, (0,))
 
 

@@ -16,6 +16,7 @@ from tools import retrievers
 from tools.errors import SextantError
 from tools.models.secrets import get_secret
 from tools.records import JsonMapping, JsonObject
+from tools.result_table import CommandLine, TerminalBlock
 from tools.retrievers.neural import model_table
 
 NEVER = "nobody but the authors can make it"
@@ -153,15 +154,15 @@ def _fill(command: str, table: PaperTable) -> str:
     return command.format(table=table.name)
 
 
-def lay_out_missing(rows: Iterable[MissingRow]) -> list[str]:
+def lay_out_missing(rows: Iterable[MissingRow]) -> list[TerminalBlock]:
     """Return two lines for each missing thing: the rows with their tables, and the command."""
-    lines = []
+    lines = list[TerminalBlock]()
     for row in rows:
         # "Snowflake | Query-to-Doc" is Snowflake in another table.
         names = dict.fromkeys(name.partition(" | ")[0] for name in row.rows)
         places = ", ".join(_shorten_tables(row.tables))
         lines.append(f"{row.missing}: {', '.join(names)} ({places})")
-        lines.append(f"    {row.command}")
+        lines.append(CommandLine("   ", row.command))
     return lines
 
 

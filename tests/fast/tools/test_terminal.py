@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.result_table import Cell, DefinitionList, ResultTable, render_terminal
+from tools.result_table import Cell, CommandLine, DefinitionList, ResultTable, render_terminal
 from tools.terminal import Grid, draw, first_sentence
 from tools.wrapping import command_lines, paragraph
 
@@ -114,9 +114,12 @@ def test_a_command_that_is_too_wide_stands_below_its_lead_and_can_be_copied():
     assert lines == [
         "a/long/path/of/a/file.toml: edit it,",
         "  then",
-        "    python -m evals.run --program \\",
-        "      multihop --task congress",
+        "    python -m evals.run \\",
+        "      --program multihop \\",
+        "      --task congress",
     ]
+    printed = render_terminal([CommandLine("   ", f"hf download a; {command}")], 40)
+    assert printed.replace(" \\\n", "").split() == f"hf download a; {command}".split()
 
 
 def test_a_path_in_a_line_is_never_broken():
