@@ -440,16 +440,31 @@ def _draw_bar(
     text: str,
 ) -> None:
     global _printed_at
-    text = f"[{'=' * int(10 * share):10}] {text}"
-    room = shutil.get_terminal_size().columns - 2 - len(text)
-    draw_line(f"{title[: max(0, room)]} {text}")
+    bar = f" [{'=' * int(10 * share):10}]"
+    draw_line(title, f"{bar} {text}", narrow=f": {text}")
     _printed_at = time.monotonic()
 
 
-def draw_line(text: str) -> None:
-    """Write a line on the terminal over the last one that was drawn."""
-    room = shutil.get_terminal_size().columns - 1
-    _overwrite(strip_control_characters(text)[:room])
+def draw_line(title: str, text: str, narrow: str = "") -> None:
+    """Write a title and a text on the terminal over the last line that was drawn.
+
+    `narrow` is the text on a terminal that has no room for both; then the title is shortened.
+    """
+    width = shutil.get_terminal_size().columns - 1
+    title = strip_control_characters(title)
+    if len(title) + len(text) > width:
+        text = narrow or text
+        title = _shorten_title(title, width - len(text))
+    _overwrite(f"{title}{text}"[:width])
+
+
+def _shorten_title(title: str, room: int) -> str:
+    """Return the beginning of a title that there is room for, without a part of a name."""
+    if len(title) <= room:
+        return title
+    beginning = title[: max(0, room) + 1]
+    end = max(beginning.rfind(sign) for sign in " (,:/")
+    return beginning[: max(0, end)]
 
 
 def erase_line() -> None:

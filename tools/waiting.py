@@ -64,7 +64,7 @@ def _tell(activity: str, ended: threading.Event) -> None:
     due = started + LOG_SECONDS
     while not ended.wait(_LOOK):
         now = time.monotonic()
-        text = f"{activity}: {duration(now - started)} so far"
+        text = f": {duration(now - started)} so far"
         if cli.draws_on_stderr():
             if now - max(started, cli.last_output()) < TERMINAL_SECONDS:
                 continue
@@ -72,7 +72,7 @@ def _tell(activity: str, ended: threading.Event) -> None:
                 if ended not in _drawn:
                     _drawn.append(ended)
                 if _drawn[-1] is ended:
-                    cli.draw_line(text)
+                    cli.draw_line(activity, text)
         elif now >= due:
             due = now + LOG_INTERVAL
-            cli.print_stderr(text)
+            cli.print_stderr(f"{activity}{text}")
