@@ -8,6 +8,7 @@ in turn, each as a command of its own would do.
 
 import argparse
 import inspect
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -277,6 +278,16 @@ def show_programs(*, as_json: bool) -> None:
     """Print the programs and the agents, a line each, with the parameters of -P; those of installed
     packages name the package.
     """
+    with announced("loading programs"):
+        rows, blocks = describe_programs()
+    if as_json:
+        print_json(rows)
+    else:
+        show(blocks)
+
+
+def describe_programs() -> tuple[list[JsonObject], list[TerminalBlock]]:
+    """Return the programs and agents as rows for --json, and laid out for a terminal."""
     rows = list[JsonObject]()
     blocks = list[TerminalBlock]()
     installed = {
@@ -311,15 +322,12 @@ def show_programs(*, as_json: bool) -> None:
                 for key, value in values.items()
             }
             if values:
-                pairs = [f"{key}={value}" for key, value in plain.items()]
+                pairs = [shlex.quote(f"{key}={value}") for key, value in plain.items()]
                 items.append(("", f"-P {' '.join(pairs)}"))
         if items:
             blocks += [f"{label}s", DefinitionList(items)]
     blocks.append("your own: --program FILE.py:NAME or package.module:NAME")
-    if as_json:
-        print_json(rows)
-    else:
-        show(blocks)
+    return rows, blocks
 
 
 if __name__ == "__main__":

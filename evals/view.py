@@ -196,7 +196,8 @@ def _exit_code(work: Callable[[], int]) -> int:
 
 def export(arguments: argparse.Namespace) -> None:
     """Write the page of runs into a file, with all queries or some, and print its contents."""
-    from evals.viewer import data, panels  # not for --help
+    with announced("loading libraries"):
+        from evals.viewer import data, panels  # not for --help
 
     path = arguments.export
     wanted = arguments.query
@@ -208,17 +209,18 @@ def export(arguments: argparse.Namespace) -> None:
         chosen = [query_id for query_id in query_ids if not wanted or query_id in wanted]
         return chosen[: arguments.limit]
 
-    answers = data.ViewerApi(
-        arguments.runs,
-        exported=True,
-        texts=not arguments.no_texts,
-        prompts=arguments.prompts,
-        chosen=choose,
-        panels=[
-            panel._replace(arguments=("all",)) if arguments.ranks and panel.of_query else panel
-            for panel in panels.load_panels(arguments.panel)
-        ],
-    )
+    with announced("reading the runs"):
+        answers = data.ViewerApi(
+            arguments.runs,
+            exported=True,
+            texts=not arguments.no_texts,
+            prompts=arguments.prompts,
+            chosen=choose,
+            panels=[
+                panel._replace(arguments=("all",)) if arguments.ranks and panel.of_query else panel
+                for panel in panels.load_panels(arguments.panel)
+            ],
+        )
     for folder, reason in answers.unreadable:
         print_stderr(f"left out: {folder}: {reason}")
     if not answers.run_ids:
@@ -229,7 +231,8 @@ def export(arguments: argparse.Namespace) -> None:
             raise UsageError(
                 f"none of these runs has a query {query_id!r}; --query takes the ids of scores.csv"
             )
-    size = _write(answers, path)
+    with announced(f"writing {path}"):
+        size = _write(answers, path)
     runs = plural(len(query_ids), "run")
     trajectories = plural(sum(map(len, query_ids)), "trajectory", "trajectories")
     shown_path = strip_control_characters(str(path))

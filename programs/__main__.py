@@ -9,11 +9,10 @@ import json
 from typing import Any
 
 from evals.running.request import find_program, parse_parameters
-from evals.running.resolve import try_construct
-from programs.prompts import describe, write_toml
 from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
 from tools.cli_options import parse_name_value
 from tools.errors import UsageError
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -54,10 +53,13 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the prompts, or the graph."""
-    constructor = find_program(arguments.program)
-    program = try_construct(
-        constructor, parse_parameters(arguments.program, constructor, dict(arguments.parameters))
-    )
+    with announced(f"loading {arguments.program}"):
+        from evals.running.resolve import try_construct  # DSPy: not for --help
+        from programs.prompts import describe, write_toml  # as above
+
+        constructor = find_program(arguments.program)
+        parameters = parse_parameters(arguments.program, constructor, dict(arguments.parameters))
+        program = try_construct(constructor, parameters)
     if arguments.verb == "draw":
         graph: Any = getattr(program, "graph", getattr(program, "inner", None))
         if not hasattr(graph, "get_graph"):

@@ -27,6 +27,7 @@ from tools.errors import UsageError
 from tools.plugins import list_names
 from tools.result_table import DefinitionList, show
 from tools.terminal import first_sentence
+from tools.waiting import announced
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {
@@ -159,24 +160,26 @@ def _add_folder(sub_command: CommandParser, do: Command) -> None:
 
 def list_recipes(arguments: argparse.Namespace) -> int:
     """Print every recipe, with its purpose, and those of installed packages."""
-    from evals.build.recipe import RECIPES  # not for --help
-
     items = []
-    for name, package in list_names(RECIPES, plugins.RECIPES).items():
-        purpose = package
-        if name in RECIPES:
-            module = import_module(RECIPES[name].partition(":")[0])
-            purpose = first_sentence(module.__doc__).partition(": ")[2]
-        items.append((name, purpose))
+    with announced("loading recipes"):
+        from evals.build.recipe import RECIPES  # not for --help
+
+        for name, package in list_names(RECIPES, plugins.RECIPES).items():
+            purpose = package
+            if name in RECIPES:
+                module = import_module(RECIPES[name].partition(":")[0])
+                purpose = first_sentence(module.__doc__).partition(": ")[2]
+            items.append((name, purpose))
     show([DefinitionList(items)])
     return 0
 
 
 def new(arguments: argparse.Namespace) -> int:
     """Write recipe.toml into a folder that has none."""
-    from evals.build import recipe  # not for --help
+    with announced("loading recipes"):
+        from evals.build import recipe  # not for --help
 
-    recipe_class = recipe.load_recipe_class(arguments.recipe)
+        recipe_class = recipe.load_recipe_class(arguments.recipe)
     path = arguments.folder / recipe.FILE
     if path.exists():
         raise UsageError(f"{path} is there; edit it, or choose another folder")
@@ -195,7 +198,8 @@ def new(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a build, or estimate it; print the funnel."""
-    from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
+    with announced("loading libraries"):
+        from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     models = dict[str, str]()  # by role or stage; "" is all others
     for text in arguments.lm:
@@ -225,7 +229,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def status(arguments: argparse.Namespace) -> int:
     """Print how far a build is."""
-    from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
+    with announced("loading libraries"):
+        from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     result = running.report_status(arguments.folder)
     print_result(result, running.render_build, as_json=arguments.json)

@@ -27,6 +27,7 @@ from tools.models.model_spec import parse
 from tools.number_format import plural
 from tools.records import JsonMapping, JsonObject
 from tools.result_table import DefinitionList, TerminalBlock, render_terminal
+from tools.waiting import announced
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
@@ -113,7 +114,8 @@ def _match_tasks(
 def _estimate(table: ReproducedTable) -> CommandResult:
     if not table.runs:
         return CommandResult({}, render_terminal(["it takes no run"]))
-    estimate = estimate_cells(table.runs)[0]
+    with announced(f"estimating {plural(len(table.runs), 'cell')}"):
+        estimate, _ = estimate_cells(table.runs)
     return CommandResult(estimate, render_terminal(lay_out_ahead(estimate)))
 
 

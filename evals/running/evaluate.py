@@ -253,7 +253,8 @@ def load_task(
 ) -> tuple[ResolvedRequest, Environment]:
     """Look up the names of a request, load its task unless it is given, and check that they fit."""
     read_keys()
-    resolved = resolve(request, task_is_loaded=environment is not None)
+    with announced("loading the program"):
+        resolved = resolve(request, task_is_loaded=environment is not None)
     named: Any = {
         "qrels": request.qrels,
         "instruction": request.instruction,

@@ -12,6 +12,7 @@ import inspect
 import logging
 import time
 import typing
+from itertools import starmap
 from typing import Any
 
 from rich.filesize import decimal
@@ -123,7 +124,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> None:
     origins = plugins.list_names(RETRIEVERS, plugins.RETRIEVERS)
-    kinds = [describe(name) | {"from": origin} for name, origin in origins.items()]
+    with announced("loading retrievers"):
+        kinds = [describe(name) | {"from": origin} for name, origin in origins.items()]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
@@ -133,7 +135,7 @@ def _list(arguments: argparse.Namespace) -> None:
     for retriever in kinds:
         items.append((retriever["form"], f"{retriever['what']} {retriever['from']}".rstrip()))
         if retriever["options"]:
-            options = ", ".join(f"{name}={value}" for name, value in retriever["options"].items())
+            options = ", ".join(starmap(_as_typed, retriever["options"].items()))
             items.append(("", f"options: {options}"))
     guide = find_page("docs/guide/retriever.md")
     items.append(("FILE.py:CLASS", f"A class of your own, also as package.module:CLASS; {guide}"))
@@ -180,6 +182,12 @@ def describe(name: str) -> dict[str, Any]:
         "what": summary,
         "options": options,
     }
+
+
+def _as_typed(option: str, value: Any) -> str:
+    """Return an option with its default as an expression has it."""
+    typed = str(value).lower() if isinstance(value, bool) else value
+    return f"{option}={typed}"
 
 
 def _default(parameter: inspect.Parameter) -> Any:

@@ -6,6 +6,7 @@ import pytest
 from bad_server import always, fine, told
 
 from tools.models import __main__ as models
+from tools.models import model_check
 from tools.models.speed import Speed
 
 
@@ -77,7 +78,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(check, spec, code, says):
     ],
 )
 def test_the_slower_a_server_is_the_smaller_is_the_first_run(speed, begins, max_tokens):
-    chosen = models._choose_first_run(speed, 4096)
+    chosen = model_check._choose_first_run(speed, 4096)
     assert chosen.words.startswith(begins) and chosen.max_tokens == max_tokens
     assert chosen.minutes is None or chosen.minutes <= 5 or speed.write == 1.0
 
