@@ -73,7 +73,7 @@ def compare(*runs: Run, metrics: Sequence[str] = (), force: bool = False) -> Tab
     the headline metric, with their intervals. UsageError for runs that were not asked the same,
     unless `force`.
     """
-    result = comparison.compare(_paths(runs), metrics, force=force)
+    result = comparison.compare(_paths(runs), _as_list(metrics), force=force)
     is_pair = len(result["runs"]) == 1
     return TabledResult(
         result,
@@ -142,10 +142,16 @@ def experiment(
     (corrected by Holm over all tests of the table), and in print `*` is the best, `=` does not
     differ from it. Runs on disk are not asked again.
     """
+    systems = _as_list(systems)
+    metrics = _as_list(metrics)
     if len(systems) < 2:
         raise UsageError("an experiment compares two systems or more")
     if names and len(names) != len(systems):
-        raise UsageError(f"{len(names)} names are given for {plural(len(systems), 'system')}")
+        count = plural(len(names), "name is", "names are")
+        raise UsageError(f"{count} given for {plural(len(systems), 'system')}")
+    if baseline not in range(len(systems)):
+        last = len(systems) - 1
+        raise UsageError(f"baseline={baseline} is no place of a system; give 0 to {last}")
     results = []
     for system in systems:
         own = dict(system) if isinstance(system, Mapping) else {"program": system}
@@ -167,6 +173,11 @@ def experiment(
         _experiment_table(result, labels),
         lambda: plots.draw_differences(result, labels),
     )
+
+
+def _as_list(values: Any) -> list[Any]:
+    """Return values as a list; a text, which Python would take for its letters, is one value."""
+    return [values] if isinstance(values, str) else list(values)
 
 
 def _paths(runs: Sequence[Run]) -> list[Path]:

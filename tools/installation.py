@@ -91,7 +91,7 @@ def explain_missing(package: str | None, extra: str) -> str:
 @contextmanager
 def importing_extra(extra: str, module: str) -> Iterator[None]:
     """Let imports that lack a package name the extra that brings it; `module` is the importer's
-    __name__.
+    __name__, or the function that a user called.
 
     A module that is run by `python -m` ends with a line and exit code 2.
     """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 from pathlib import Path
 
 import matplotlib.figure
@@ -121,6 +122,19 @@ def test_a_result_prints_as_the_command_does_and_is_html_and_a_data_frame(system
     assert frame.loc["nDCG@10", "mean"] == result.metrics["nDCG@10"].mean
 
 
+def test_a_data_frame_without_pandas_names_the_extra_that_brings_it(systems, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"the package pandas.*\[notebook\]"):
+        systems[0].to_pandas()
+
+
+def test_a_text_in_place_of_a_list_is_one_name(systems, runs):
+    metrics = compare(*systems[:2], metrics="nDCG@3").to_pandas()["metric"]
+    assert metrics.tolist() == ["nDCG@3"]
+    with pytest.raises(UsageError, match="two systems or more"):
+        experiment("retrieve", "congress", **runs)
+
+
 def test_compare_takes_results_and_folders(systems):
     first, second, _ = systems
     result = compare(first, str(second.folder))
@@ -167,6 +181,8 @@ def test_an_experiment_of_one_system_or_of_two_equal_ones_is_refused(runs):
         experiment(["retrieve"], "congress", **runs)
     with pytest.raises(UsageError):
         experiment(["retrieve", "retrieve"], "congress", **runs)
+    with pytest.raises(UsageError, match="give 0 to 1"):
+        experiment(["retrieve", "multihop"], "congress", baseline=2, **runs)
 
 
 def test_a_study_is_a_table_and_a_plot(tmp_path):
