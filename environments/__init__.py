@@ -143,7 +143,8 @@ def locate_task(name: str, data: str | None = None) -> tuple[str, str | None]:
             )
         short = {task.partition("/")[2] for task in suites}
         error = UnknownName("task", plain, suites if "/" in plain else short)
-        raise error.saying(f"{error}; nor is it a folder with data of your own")
+        unknown, _, hint = str(error).rpartition("; ")
+        raise error.saying(f"{unknown}, nor is it a folder with data of your own; {hint}")
     variants = suite(matches[0].partition("/")[0]).variants
     if variant and variant not in variants:
         if variants == ("",):

@@ -6,6 +6,7 @@ Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
 
 import argparse
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import environments
@@ -152,12 +153,19 @@ def _list(arguments: argparse.Namespace) -> None:
     keys = [*heads[1:6], "paper_documents", "paper_queries"]
     cells = []
     for row in rows:
-        figures = ["-" if row[key] is None else str(row[key]) for key in keys]
+        figures = [_figure(row[key]) for key in keys]
         cells.append([f"{row['suite']}/{row['task']}", *figures])
     names = [heads.index(head) for head in ("task", "metric", "data")]
     lines = [f"{task}: {origin}" for task, origin in list_names({}, TASKS).items()]
     note = "mini: bundled, invented, not comparable with published figures"
     show([ResultTable("", heads, cells, names), note, *lines])
+
+
+def _figure(value: str | int | None) -> str:
+    """Return a cell of the list: a count, a name, or a bar for what is not known."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else value
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -178,15 +186,15 @@ def _card_text(facts: dict[str, Any]) -> str:
     hidden = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
     rows = {
         "asked": facts["asked"],
-        "here": f"{availability['data']} ({availability['source']}): {counted}, "
+        "here": f"{_describe_place(availability)}: {counted}, "
         f"{availability['relevant_per_query']:.1f} relevant a query",
-        "paper": f"{paper['title']}: {paper['documents'] or 'no count of'} documents, "
+        "paper": f"{paper['title']}: {_describe_documents(paper['documents'])}, "
         f"{queries(paper['queries'])}",
         "protocol": facts["protocol"],
         "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
         "judgements": ", ".join(facts["judgements"]),
         "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
-        "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES])}{hidden}",
+        "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES]) or 'none'}{hidden}",
         **facts["hints"],
         "licence": facts["licence"],
         "release": f"{release['of']} at {release['revision']} ({release['by']})",
@@ -211,6 +219,17 @@ def _card_text(facts: dict[str, Any]) -> str:
                     _quote(sample[label]["text"]),
                 ]
     return render_terminal(lines)
+
+
+def _describe_place(availability: Mapping[str, Any]) -> str:
+    """Return the name of the data, and where it is unless the name says so."""
+    name: str = availability["data"]
+    source = availability["source"]
+    return name if source == name else f"{name} ({source})"
+
+
+def _describe_documents(count: int | None) -> str:
+    return plural(count, "document") if count else "no count of documents"
 
 
 def _quote(text: str) -> str:

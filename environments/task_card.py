@@ -100,7 +100,7 @@ def task_card(task: str, data: str | None = None, columns: Columns = None) -> Js
     if full_name.startswith("own/"):
         suite = environments.suite("own")
         documents = None
-        protocol = "; ".join((*test.warnings, *test.notes))
+        protocol = "; ".join(note.rstrip(".") for note in (*test.warnings, *test.notes))
         dev_split = "as the data or its benchmark.toml has it"
         facts = TaskInfo(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
     else:

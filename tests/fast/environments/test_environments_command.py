@@ -48,6 +48,20 @@ def test_a_card_says_what_is_asked_by_which_protocol_and_shows_three_samples(com
     assert task != "congress" or ("ours, not the paper's" in out and "MINI-q02" in out)
 
 
+def test_the_card_of_data_of_ones_own_names_its_place_once_and_counts_like_all_others(
+    command, tmp_path
+):
+    (tmp_path / "corpus.csv").write_text("id,text\nd1,an octopus\n")
+    (tmp_path / "queries.csv").write_text("query_id,query\nq1,octopus\n")
+    (tmp_path / "qrels.csv").write_text("query_id,doc_id,grade\nq1,d1,1\n")
+    _, out, _ = command("show", tmp_path)
+    assert f"{tmp_path}: 1 document, " in out and f"({tmp_path})" not in out
+    assert ".;" not in out and "here: none" in out
+    _, out, _ = command("show", "congress")
+    assert "213,650 documents, 254 queries" in out
+    assert "213,650" in command("list").out
+
+
 def test_check_finds_nothing_wrong_with_a_miniature_and_names_what_is_wrong_elsewhere(
     command, folder
 ):
