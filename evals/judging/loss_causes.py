@@ -29,6 +29,7 @@ from evals.scoring.behaviour import (
     observe_run,
     read_same_queries,
 )
+from evals.scoring.system_names import name_systems
 from programs.llm_tasks.loss_explainer import CAUSES, Explainer
 from tools.number_format import plural
 from tools.result_table import ResultTable, render_terminal
@@ -110,6 +111,7 @@ def label_loss_causes(
         )
     return header | {
         "folder": str(stage.path),
+        "systems": name_systems(runs),
         "named": causes_of,
     }
 
@@ -164,8 +166,7 @@ def render_loss_causes(result: Result) -> str:
     if "forecast" in result:
         documents = plural(result["forecast"]["queries"], "lost document")
         heading = f"{documents} to be read, a call each"
-        return "\n" + cost_estimate.render_estimate(result["forecast"], [heading])
-    labels = [f"run {number}" for number, _ in enumerate(result["named"], 1)]
+        return cost_estimate.render_estimate(result["forecast"], [heading])
     rows = []
     for cause in (*CAUSES, UNNAMED):
         counts = [causes.get(cause, {}).get("documents", 0) for causes in result["named"].values()]
@@ -179,5 +180,5 @@ def render_loss_causes(result: Result) -> str:
     title = f"why documents of a sample were lost, as {result['named_by']} reads the steps"
     table: ResultTable | str = "no document was lost"
     if rows:
-        table = ResultTable(title, ["cause", *labels], rows)
-    return render_terminal(["", table, result["folder"]])
+        table = ResultTable(title, ["cause", *result["systems"]], rows)
+    return render_terminal([table, result["folder"]])
