@@ -218,7 +218,7 @@ def _call_line(call: JsonMapping) -> str:
 
 
 def _run_line(run: str, books: JsonMapping) -> str:
-    counts = [f"{count} {fault}" for fault, count in books["faults"].items()]
+    counts = [f"{fault}: {count}" for fault, count in books["faults"].items()]
     faults = f" ({', '.join(counts)})" if counts else ""
     folder = run.rpartition("/")[0]
     sent = books["sent"]

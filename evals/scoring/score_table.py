@@ -193,7 +193,9 @@ def _footings(scores: Scores) -> Iterator[str]:
         first_token = f"first token after {ledger['first_token_seconds']:.2f} s (median)"
         yield f"{first_token}, then {ledger['tokens_a_second']:,.0f} tokens a second"
     if faults := ledger.get("faults"):
-        yield f"requests left without an answer: {_counts(faults)}, of {ledger['sent']} sent"
+        kinds = ", ".join(f"{fault}: {count}" for fault, count in faults.items())
+        requests = plural(ledger["sent"], "request")
+        yield f"{sum(faults.values())} of {requests} left without an answer ({kinds})"
     yield work
     yield f"run: {scores['run']}"
 
