@@ -8,6 +8,7 @@ indexes, fetched data.
 import argparse
 import os
 import platform
+import shlex
 import shutil
 import socket
 import sys
@@ -220,7 +221,8 @@ def _check_keys() -> Iterator[Finding]:
         remedy = "for a provider's model, put e.g. OPENAI_API_KEY=... into .env"
         yield Finding("note", "keys", "none is set", remedy)
     if model := os.environ.get("SEXTANT_LM"):
-        yield Finding("ok", "model", f"$SEXTANT_LM is {model}", "sextant models check SPEC")
+        remedy = f"sextant models check {shlex.quote(model)}"
+        yield Finding("ok", "model", f"$SEXTANT_LM is {model}", remedy)
     else:
         remedy = "give --lm, or set $SEXTANT_LM; without either, runs use no language model"
         yield Finding("note", "model", "$SEXTANT_LM is not set", remedy)
@@ -242,10 +244,12 @@ def _check_servers() -> Iterator[Finding]:
 
 
 def _check_indexes() -> Iterator[Finding]:
+    from rich.filesize import decimal  # not for --help
+
     from tools.retrievers.index_store import list_stored_indexes  # NumPy
 
     indexes = list_stored_indexes(sextant_home())
-    size = _gigabytes(sum(index.bytes for index in indexes))
+    size = decimal(sum(index.bytes for index in indexes))
     text = f"{plural(len(indexes), 'index', 'indexes')}, {size}"
     remedy = "sextant retrievers indexes lists them, delete NAME removes one"
     drafts = [index for index in indexes if not index.finished and not index.in_use]

@@ -91,6 +91,7 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         ]
     blocks += [
         *_spread(result["systems"], labels),
+        "",
         _cost(result["cost"], names, describe_task(result)),
     ]
     return [

@@ -574,7 +574,7 @@ def _cost_table(estimate: JsonObject) -> ResultTable:
             *_figures(estimate["all"]),
         ]
     )
-    heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
+    heads = ["row", "task", "calls", "tokens in", "tokens out", "list price, $", "hours"]
     return ResultTable("low, likely and high:", heads, rows, (0, 1))
 
 
