@@ -66,12 +66,14 @@ class TabledResult:
         return self.draw()
 
 
-def compare(*runs: Run, metrics: Sequence[str] = (), force: bool = False) -> TabledResult:
+def compare(
+    *runs: Run | Sequence[Run], metrics: Sequence[str] = (), force: bool = False
+) -> TabledResult:
     """Compare runs with the first, as `python -m evals.compare` does.
 
-    Runs are folders, or results of `evaluate`. `plot()` draws the differences from the first run in
-    the headline metric, with their intervals. UsageError for runs that were not asked the same,
-    unless `force`.
+    Runs are folders, or results of `evaluate`, one by one or in a list. `plot()` draws the
+    differences from the first run in the headline metric, with their intervals. UsageError for runs
+    that were not asked the same, unless `force`.
     """
     result = comparison.compare(_paths(runs), _as_list(metrics), force=force)
     is_pair = len(result["runs"]) == 1
@@ -83,7 +85,7 @@ def compare(*runs: Run, metrics: Sequence[str] = (), force: bool = False) -> Tab
     )
 
 
-def curves(*runs: Run, metric: str = "", by: str = "all") -> TabledResult:
+def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> TabledResult:
     """Return a metric of runs after each search, call, token and cent, as `python -m evals.curves`
     does.
 
@@ -98,7 +100,7 @@ def curves(*runs: Run, metric: str = "", by: str = "all") -> TabledResult:
     return TabledResult(result, blocks, table, lambda: plots.draw_curves(result))
 
 
-def behaviour(*runs: Run) -> TabledResult:
+def behaviour(*runs: Run | Sequence[Run]) -> TabledResult:
     """Count what the searchers of runs do, as `python -m evals.behaviour` does."""
     result = behaviour_of_runs.compare_behaviour(_paths(runs))
     blocks = behaviour_of_runs.lay_out_behaviour(result)
@@ -180,8 +182,17 @@ def _as_list(values: Any) -> list[Any]:
     return [values] if isinstance(values, str) else list(values)
 
 
-def _paths(runs: Sequence[Run]) -> list[Path]:
-    return [run.folder if isinstance(run, Result) else Path(run) for run in runs]
+def _paths(runs: Sequence[Run | Sequence[Run]]) -> list[Path]:
+    """Return the folders of runs, which may be named one by one or in a list."""
+    paths = list[Path]()
+    for run in runs:
+        if isinstance(run, Result):
+            paths.append(run.folder)
+        elif isinstance(run, str | Path):
+            paths.append(Path(run))
+        else:
+            paths += _paths(run)
+    return paths
 
 
 def _comparisons_table(result: JsonMapping) -> ResultTable:

@@ -246,6 +246,8 @@ def find_folders(paths: Iterable[Path], *, unanswered: bool = False) -> list[Pat
             )
         for folder in folders:
             run_folders.setdefault(folder.resolve(), folder)
+    if not run_folders:
+        raise DataError("no run is named; name run folders, or a folder that has some in it")
     return list(run_folders.values())
 
 
