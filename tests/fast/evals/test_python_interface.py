@@ -13,7 +13,7 @@ import environments
 import evals
 from evals import behaviour, compare, curves, evaluate, experiment, study
 from evals.running import object_programs
-from tools.errors import UsageError
+from tools.errors import SextantError, UsageError
 from tools.plugins import display_name
 
 pandas = pytest.importorskip("pandas")
@@ -107,6 +107,17 @@ def test_a_task_may_be_loaded_and_changed_before_it_is_asked(runs):
     named = evaluate(program=answer, task="congress", **runs)
     loaded = evaluate(program=answer, task=task, **runs)
     assert named.folder == loaded.folder
+
+
+def test_tables_name_a_function_without_its_digest(systems):
+    names = compare(systems)["systems"]
+    assert [system["name"] for system in names] == ["retrieve", "answer", "rewrite"]
+
+
+@pytest.mark.parametrize("call", [curves, behaviour, compare])
+def test_a_call_without_a_run_says_what_to_name(call):
+    with pytest.raises(SextantError, match=r"name .*run folders"):
+        call()
 
 
 def test_what_is_no_task_is_refused(runs):
