@@ -262,10 +262,10 @@ def _usage(usage: JsonObject) -> str:
     """Return tokens and prices, with a comma before each."""
     tokens_in = f"{plural(usage['input_tokens'], 'token')} in"
     if cached := usage.get("cached_tokens"):
-        tokens_in += f" ({cached} cached by the provider{_saving(usage)})"
-    tokens_out = f"{usage['output_tokens']} out"
+        tokens_in += f" ({cached:,} cached by the provider{_saving(usage)})"
+    tokens_out = f"{usage['output_tokens']:,} out"
     if thinking := usage.get("reasoning_tokens"):
-        tokens_out += f" ({thinking} of them thinking)"
+        tokens_out += f" ({thinking:,} of them thinking)"
     words = [tokens_in, tokens_out, _price(usage)]
     if cached_calls := usage.get("cached_calls"):
         words.append(f"{plural(cached_calls, 'call')} answered from runs before")

@@ -20,7 +20,7 @@ from tools.cli_options import add_options, from_options
 from tools.errors import UsageError
 from tools.models.model_spec import ModelSettings, split_server
 from tools.models.secrets import read_keys
-from tools.result_table import DefinitionList, show
+from tools.result_table import CommandLine, DefinitionList, show
 from tools.waiting import announced
 
 
@@ -59,9 +59,15 @@ def command(arguments: argparse.Namespace) -> int:
             findings = model_check.check(spec, settings)
     if arguments.json:
         print_json(findings)
-    else:
-        items = [(name.replace("_", " "), _show(value)) for name, value in findings.items()]
-        show([DefinitionList(items)])
+        return 0
+    items = list[tuple[str, str]]()
+    commands = list[CommandLine]()
+    for key, value in findings.items():
+        if key == "first_run":
+            commands.append(CommandLine("  first run:", value))
+        else:
+            items.append((key.replace("_", " "), _show(value)))
+    show([DefinitionList(items), *commands])
     return 0
 
 
