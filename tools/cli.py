@@ -346,6 +346,9 @@ def run_command(
     open_before = len(AT_END)
     try:
         try:
+            typed = sys.argv[1:] if arguments is None else arguments
+            # Some options are in modules that take long to import.
+            _LOG.setLevel(logging.WARNING if "--json" in typed else logging.INFO)
             parsed = parser.parse_args(arguments)
             check_docstrings()
             quiet = getattr(parsed, "json", False) or getattr(parsed, "json_events", False)

@@ -67,7 +67,8 @@ class _LateParser(CommandParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, with those options."""
         if self._module:
-            module = import_module(self._module)
+            with announced("loading libraries"):
+                module = import_module(self._module)
             self._module = ""
             module.add_options(self)
             self.set_defaults(do=module.command)
