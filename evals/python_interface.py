@@ -23,7 +23,7 @@ from evals.scoring import budget_curves, comparison
 from tools.errors import UsageError
 from tools.number_format import plural
 from tools.records import JsonMapping, JsonObject
-from tools.result_table import Cell, ResultTable, TextBlock, html_of, render_terminal
+from tools.result_table import ResultTable, TextBlock, html_of, render_terminal, value_cell
 
 Run = str | Path | Result
 # A system of an experiment: a program's name, an object, or the fields of a request.
@@ -94,7 +94,7 @@ def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> Tab
     axes = tuple(budget_curves.AXES) if by == "all" else (by,)
     result = budget_curves.curves(_paths(runs), metric, axes)
     heads, *rows = comparison_tables.curve_rows(result)
-    cells = [[Cell(str(value), value) for value in row] for row in rows]
+    cells = [[value_cell(str(value), value) for value in row] for row in rows]
     table = ResultTable("", [str(head) for head in heads], cells, names=(0, 1, 2))
     blocks = comparison_tables.lay_out_curves(result)
     return TabledResult(result, blocks, table, lambda: plots.draw_curves(result))
@@ -200,7 +200,7 @@ def _comparisons_table(result: JsonMapping) -> ResultTable:
     rows = []
     heads = list(result["comparisons"][0])
     for row in result["comparisons"]:
-        rows.append([Cell(str(row[head]), row[head]) for head in heads])
+        rows.append([value_cell(str(row[head]), row[head]) for head in heads])
     return ResultTable("", heads, rows, names=(0, 1))
 
 
@@ -219,7 +219,7 @@ def _experiment_table(result: JsonMapping, labels: Sequence[str]) -> ResultTable
         for ranked in result["by_metric"]:
             mean = ranked["means"][place]
             p = adjusted.get((system["run"], ranked["metric"]))
-            cells.append(Cell(str(mean), mean))
-            cells.append(Cell(str(p), float("nan") if p is None else p))
+            cells.append(value_cell(str(mean), mean))
+            cells.append(value_cell(str(p), p))
         rows.append(cells)
     return ResultTable("", heads, rows)

@@ -18,6 +18,7 @@ from tools.installation import importing_extra
 from tools.terminal import Cell as Cell
 from tools.terminal import Grid, definitions, draw
 from tools.terminal import Head as Head
+from tools.terminal import value_cell as value_cell
 from tools.wrapping import command_lines, paragraph
 
 

@@ -6,6 +6,7 @@ which have no width, paragraphs and tables stay whole; $COLUMNS gives them one.
 """
 
 import io
+import math
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,11 @@ class Cell(str):
         cell.bold = bold
         cell.source = source
         return cell
+
+
+def value_cell(text: str, value: object) -> Cell:
+    """Return a cell with its value; a value that is not known is NaN in a data frame."""
+    return Cell(text, math.nan if value is None else value)
 
 
 class Head(str):

@@ -23,7 +23,7 @@ from evals.scoring.system_names import name_systems
 from tools import schemas
 from tools.number_format import number as format_number
 from tools.records import JsonMapping, JsonObject
-from tools.result_table import ResultTable, TextBlock, render_terminal
+from tools.result_table import Cell, ResultTable, TextBlock, render_terminal, value_cell
 from tools.text import content_words
 
 Result = JsonObject  # what `compare_behaviour` returns and --json prints
@@ -417,8 +417,11 @@ def lay_out_behaviour(result: Result) -> list[TextBlock]:
 def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:
     rows = []
     for key, label in FIGURES.items():
-        means = [format_number(run["figures"][key]["mean"], unknown="-") for run in runs]
-        rows.append([label, *means])
+        cells = list[Cell]()
+        for run in runs:
+            mean = run["figures"][key]["mean"]
+            cells.append(value_cell(format_number(mean, unknown="-"), mean))
+        rows.append([label, *cells])
     return ResultTable("", ["mean", *labels], rows)
 
 

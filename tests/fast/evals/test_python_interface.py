@@ -151,7 +151,9 @@ def test_compare_takes_results_and_folders(systems):
     result = compare(first, str(second.folder))
     assert result["baseline"] == str(first.folder)
     assert "run 1 against baseline" in str(result)
-    assert result.to_pandas()["metric"].tolist()[0] == "nDCG@10"
+    frame = result.to_pandas()
+    assert frame["metric"].tolist()[0] == "nDCG@10"
+    assert frame["p"].dtype == float and frame["p"].isna().any(), "R@1000 is not tested"
     assert isinstance(result.plot(), matplotlib.figure.Figure)
 
 
@@ -160,7 +162,9 @@ def test_curves_and_behaviour_are_tables_and_curves_a_plot(systems):
     drawn = curves(*folders, by="searches")
     assert len(drawn.plot().axes) == 1 and {*drawn.to_pandas()["axis"]} == {"searches"}
     counted = behaviour(*folders)
-    assert "searches of a query" in str(counted) and len(counted.to_pandas().columns) == 4
+    frame = counted.to_pandas()
+    assert "searches of a query" in str(counted) and len(frame.columns) == 4
+    assert {dtype.kind for dtype in frame.dtypes[1:]} == {"f"}
     with pytest.raises(UsageError, match="no plot"):
         counted.plot()
 
