@@ -90,7 +90,7 @@ class ResultTable:
     def to_pandas(self) -> Any:
         """Return a DataFrame of pandas, with values where they are known. ImportError without pandas."""
         with importing_extra("notebook", "to_pandas()"):
-            import pandas
+            import pandas  # an extra
 
         return pandas.DataFrame(list(self._values()), columns=list(self.heads))
 
