@@ -55,10 +55,11 @@ def test_the_card_of_data_of_ones_own_names_its_place_once_and_counts_like_all_o
     (tmp_path / "queries.csv").write_text("query_id,query\nq1,octopus\n")
     (tmp_path / "qrels.csv").write_text("query_id,doc_id,grade\nq1,d1,1\n")
     _, out, _ = command("show", tmp_path)
+    out = " ".join(out.split())
     assert f"{tmp_path}: 1 document, " in out and f"({tmp_path})" not in out
     assert ".;" not in out and "here: none" in out
     _, out, _ = command("show", "congress")
-    assert "213,650 documents, 254 queries" in out
+    assert "213,650 documents, 254 queries" in " ".join(out.split())
     assert "213,650" in command("list").out
 
 
