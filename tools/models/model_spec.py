@@ -177,6 +177,12 @@ def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
         return "", ""
     name, url = split_server(spec)
     if url:
+        if name and "?" in url:
+            raise UsageError(
+                f"{option} has an address with a query, which is not sent; leave the query out, or for "
+                f"Azure write azure/DEPLOYMENT, and set $AZURE_API_KEY, $AZURE_API_BASE and "
+                f"$AZURE_API_VERSION"
+            )
         if not name or not is_server(url):
             wrong = f"{option} {name + '@...'!r} is no server; write MODEL@http://host:port/v1"
             raise UsageError(f"{wrong}, and put a key for it in $SEXTANT_API_KEY")
