@@ -5,7 +5,7 @@ RUNS/answers.sqlite3.
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
 from tools.number_format import number, plural
 from tools.records import JsonMapping, JsonObject, Usage, usage_from_json, usage_json
-from tools.result_table import show
+from tools.result_table import ResultTable, show
 from tools.text import message_text
 
 _USABLE = "fault = '' AND outputs IS NOT NULL"
@@ -36,7 +36,7 @@ _BEGINS = 60  # characters of an answer in a list
 _usd = partial(
     number,
     form="${:.4f}",
-    unknown="price unknown",
+    unknown="unknown",
 )
 
 
@@ -164,13 +164,12 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
             result["calls"] = calls
         print_json(result)
         return
-    lines = [str(answers.path)]
-    lines += [_model_line(name, row) for name, row in models.items()]
+    tables = [_table_of_models(models)]
     if arguments.calls:
-        lines += map(_call_line, calls)
+        tables.append(_table_of_calls(calls))
     else:
-        lines += [_run_line(run, books) for run, books in runs.items()]
-    show(lines)
+        tables.append(_table_of_runs(runs))
+    show([str(answers.path), *tables])
 
 
 def _sum_by_model(
@@ -188,48 +187,61 @@ def _sum_by_model(
     return models
 
 
-def _model_line(name: str, row: JsonMapping) -> str:
-    usage: Usage = row["usage"]
-    count = row["answers"]
-    first = row["first"]
-    last = row["last"]
-    return (
-        f"{name}: {plural(count, 'answer')}, {plural(usage.input_tokens, 'token')} in, "
-        f"{usage.output_tokens:,} out, {_usd(usage.paid_usd)}; {first} to {last}"
-    )
+def _table_of_models(models: Mapping[str, JsonObject]) -> ResultTable:
+    rows = []
+    for name, row in models.items():
+        usage: Usage = row["usage"]
+        rows.append(
+            [
+                name,
+                f"{row['answers']:,}",
+                f"{usage.input_tokens:,}",
+                f"{usage.output_tokens:,}",
+                _usd(usage.paid_usd),
+                row["first"],
+                row["last"],
+            ]
+        )
+    heads = ["model", "answers", "tokens in", "tokens out", "price", "first", "last"]
+    return ResultTable("", heads, rows, names=(0, 5, 6))
 
 
-def _call_line(call: JsonMapping) -> str:
-    input_tokens = call["usage"]["input_tokens"]
-    output_tokens = call["usage"]["output_tokens"]
-    tokens = f"{plural(input_tokens, 'token')} in, {output_tokens:,} out"
-    if not call["prompt"]:
-        tokens += ", prompt not kept"
-    columns = (
-        "",
-        call["key"],
-        call["at"],
-        call["query_id"] or "-",
-        call["model"],
-        tokens,
-        call["begins"],
-    )
-    return "  ".join(columns)
+def _table_of_calls(calls: Sequence[JsonMapping]) -> ResultTable:
+    rows = []
+    for call in calls:
+        rows.append(
+            [
+                call["key"],
+                call["at"],
+                call["query_id"],
+                call["model"],
+                f"{call['usage']['input_tokens']:,}",
+                f"{call['usage']['output_tokens']:,}",
+                "kept" if call["prompt"] else "not kept",
+                call["begins"],
+            ]
+        )
+    heads = ["key", "answered", "query", "model", "tokens in", "tokens out", "prompt", "begins"]
+    return ResultTable("", heads, rows, names=(0, 1, 2, 3, 6, 7))
 
 
-def _run_line(run: str, books: JsonMapping) -> str:
-    counts = [f"{fault}: {count}" for fault, count in books["faults"].items()]
-    faults = f" ({', '.join(counts)})" if counts else ""
-    folder = run.rpartition("/")[0]
-    sent = books["sent"]
-    answered = books["answered"]
-    failed = books["failed"]
-    cached = books["cached"]
-    price = _usd(books["paid_usd"])
-    return (
-        f"  {folder}: {sent:,} sent, {answered:,} answered, {failed:,} failed{faults}, "
-        f"{cached:,} from the cache, {price}"
-    )
+def _table_of_runs(runs: Mapping[str, JsonMapping]) -> ResultTable:
+    rows = []
+    for run, books in runs.items():
+        counts = [f"{fault}: {count}" for fault, count in books["faults"].items()]
+        rows.append(
+            [
+                run.rpartition("/")[0],
+                f"{books['sent']:,}",
+                f"{books['answered']:,}",
+                f"{books['failed']:,}",
+                f"{books['cached']:,}",
+                _usd(books["paid_usd"]),
+                ", ".join(counts),
+            ]
+        )
+    heads = ["run", "sent", "answered", "failed", "from the cache", "price", "faults"]
+    return ResultTable("", heads, rows, names=(0, 6))
 
 
 def _calls(answers: ResponseCache, condition: str, values: Sequence[Any]) -> Iterator[JsonObject]:
@@ -272,7 +284,7 @@ def _call_lines(call: JsonObject) -> Iterator[str]:
     yield f"{call['key']}  {call['model']}  {call['at']}  {seconds}{first}"
     yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
     tokens = f"{plural(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out"
-    yield f"{tokens}, {_usd(usage.paid_usd)}; it ended with {call['finish']}"
+    yield f"{tokens}, price {_usd(usage.paid_usd)}; it ended with {call['finish']}"
     if call["messages"] is None:
         yield from (
             "",

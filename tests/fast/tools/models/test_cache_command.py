@@ -58,20 +58,22 @@ def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, 
         row["first"] <= row["last"]
         and cache("list", "--model", "none", "--json").json["models"] == {}
     )
+    second_folder = run(*TASK, "--lm", server.spec, "--k", 5, "--json").json["run"]
     first, second = (
         next(books for name, books in told["runs"].items() if Path(folder).name in name.split("/"))
-        for folder in (paid["run"], run(*TASK, "--lm", server.spec, "--k", 5, "--json").json["run"])
+        for folder in (paid["run"], second_folder)
     )
     assert (first["sent"], first["answered"], first["cached"]) == (3, 3, 0)
     assert (second["sent"], second["answered"], second["cached"]) == (0, 0, 3)
-    text = cache("list").out
-    assert (
-        f"{model}: 3 answers" in text and "3 sent, 3 answered, 0 failed, 0 from the cache" in text
-    )
-    assert (
-        "price unknown" in text
-        and "0 sent, 0 answered, 0 failed, 3 from the cache, $0.0000" in text
-    )
+    lines = [line.split() for line in cache("list").out.splitlines()]
+    assert [model, "3"] in [line[:2] for line in lines]
+    for folder, counts, price in (
+        (paid["run"], ["3", "3", "0", "0"], "unknown"),
+        (second_folder, ["0", "0", "0", "3"], "$0.0000"),
+    ):
+        assert [*counts, price] in [
+            line[1:] for line in lines if line and Path(folder).name in line[0]
+        ]
 
 
 def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp_path):
@@ -90,12 +92,13 @@ def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp
     calls = cache("list", "--calls", "--run", paid["run"], "--json").json["calls"]
     [row] = [one for one in calls if one["key"] == key]
     assert row["begins"].startswith("[[ ## rewritten ## ]]")
-    assert f"{key}  {row['at']}  {row['query_id']}" in cache("list", "--calls").out
+    listed_rows = [line.split() for line in cache("list", "--calls").out.splitlines()]
+    assert [key, row["at"], row["query_id"]] in [line[:3] for line in listed_rows]
 
 
 def test_a_run_that_keeps_no_prompts_is_the_same_run_and_keeps_none(cache, run, server):
     without = run(*TASK, "--lm", server.spec, "--no-prompts", "--json").json
-    assert cache("list", "--calls").out.count("prompt not kept") == 3
+    assert cache("list", "--calls").out.count("not kept") == 3
     again = run(*TASK, "--lm", server.spec, "--json").json
     assert again["run"] == without["run"] and len(server.requests) == 3
 
