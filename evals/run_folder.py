@@ -18,7 +18,15 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -204,6 +212,8 @@ class JsonlIndex(Mapping[str, JsonObject]):
     def rows(self, query_ids: Iterable[str]) -> Iterator[JsonObject]:
         """Yield the rows of queries, in the order of `query_ids`."""
         starts = [(query_id, self.starts[query_id]) for query_id in query_ids]
+        if not starts:  # there may be no file yet
+            return
         with self.path.open("rb", buffering=_LINES_AT_ONCE) as file:
             for query_id, start in starts:
                 file.seek(start)
@@ -234,6 +244,33 @@ class JsonlIndex(Mapping[str, JsonObject]):
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def values(self) -> ValuesView[JsonObject]:
+        """Return the rows; a loop over them opens the file once."""
+        return _Rows(self)
+
+    def items(self) -> ItemsView[str, JsonObject]:
+        """Return pairs of query_id and row; a loop over them opens the file once."""
+        return _RowsById(self)
+
+
+class _Rows(ValuesView[JsonObject]):
+    def __init__(self, index: JsonlIndex) -> None:
+        super().__init__(index)
+        self._index = index
+
+    def __iter__(self) -> Iterator[JsonObject]:
+        return self._index.rows(self._index)
+
+
+class _RowsById(ItemsView[str, JsonObject]):
+    def __init__(self, index: JsonlIndex) -> None:
+        super().__init__(index)
+        self._index = index
+
+    def __iter__(self) -> Iterator[tuple[str, JsonObject]]:
+        query_ids = list(self._index)
+        return zip(query_ids, self._index.rows(query_ids), strict=True)
 
 
 @dataclass

@@ -109,12 +109,14 @@ def observe_run(
     """
     # It comes from a file, which may be damaged, or name code to import.
     check_metric(run.metric, custom=False)
-    return {query_id: _observe(run, query_id) for query_id in query_ids or run.query_ids}
+    asked = query_ids or run.query_ids
+    # In one reading of each file.
+    rows = zip(asked, run.outcomes.rows(asked), run.judged.rows(asked), strict=True)
+    return {query_id: _observe(run, outcome, row) for query_id, outcome, row in rows}
 
 
-def _observe(run: scored_run.ScoredRun, query_id: str) -> QueryBehaviour:
-    outcome = run.outcomes[query_id]
-    row = run.judged[query_id]
+def _observe(run: scored_run.ScoredRun, outcome: JsonMapping, row: JsonMapping) -> QueryBehaviour:
+    """Return the behaviour in a query from its `outcome` and its `row` of attribution.jsonl."""
     observer = _StepObserver(row)
     for number, step in enumerate(outcome["trace"]["steps"]):
         observer.add(number, step)
