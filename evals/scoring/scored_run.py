@@ -143,6 +143,11 @@ class ScoredRun:
         return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
 
     @cached_property
+    def seconds(self) -> list[float]:
+        """The seconds that each query took, in the order of the outcomes."""
+        return [outcome["seconds"] for outcome in self.outcomes.values()]
+
+    @cached_property
     def judged(self) -> run_folder.JsonlIndex:
         """query_id -> its line of attribution.jsonl.
 

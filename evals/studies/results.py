@@ -403,9 +403,7 @@ def lay_out_costs(results: StudyResults) -> ResultTable:
     table = _cost_table(results)
     seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
     for (row, _), repeats in results.runs.items():
-        seconds[row] += sum(
-            outcome["seconds"] for run in repeats for outcome in run.outcomes.values()
-        )
+        seconds[row] += sum(sum(run.seconds) for run in repeats)
     rows = [
         [
             *cells,
@@ -419,7 +417,7 @@ def lay_out_costs(results: StudyResults) -> ResultTable:
 def _seconds_table(results: StudyResults) -> ResultTable:
     rows = []
     for (row, task), repeats in results.runs.items():
-        seconds = [outcome["seconds"] for run in repeats for outcome in run.outcomes.values()]
+        seconds = [taken for run in repeats for taken in run.seconds]
         rows.append(
             [
                 row,
