@@ -190,8 +190,7 @@ class LanguageModel(dspy.LM):
             messages or (), "prompt"
         )  # programs have shortened by now what they can
         if self.limit:
-            limits = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
-            kwargs[self._limited] = min(filter(None, (*limits, self.limit)))
+            kwargs = self._limit_answer(kwargs)
         settings = self._settings(kwargs)
         rollout = kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         settings = (
@@ -217,6 +216,14 @@ class LanguageModel(dspy.LM):
         call_context.update(answer=LastAnswer(str(text or ""), answer.finish))
         self._remember(prompt, messages, kwargs, outputs, answer)
         return outputs
+
+    def _limit_answer(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings of a call with the smallest limit of its answer, in this model's word for it."""
+        limited = dict(kwargs)
+        limits = [limited.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
+        if limit := min(filter(None, (*limits, self.limit)), default=None):
+            limited[self._limited] = limit
+        return limited
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call in a thread, awaited."""
@@ -259,8 +266,8 @@ class LanguageModel(dspy.LM):
         *,
         again: bool = False,
     ) -> Message:
-        limit = min(filter(None, (settings.get("max_tokens"), self.limit)), default=None)
-        settings = self._settings({**settings, **({self._limited: limit} if limit else {})})
+        settings = self._settings(self._limit_answer(settings))
+        limit = settings.get(self._limited)
         rollout = self.kwargs.get("rollout_id")
         instruction = find_instruction(messages)
         if self.wire:

@@ -79,6 +79,15 @@ def test_the_request_is_the_one_that_dspys_own_client_sends(answering):
     assert set(answering.authorizations) == {"Bearer key"}
 
 
+@pytest.mark.parametrize("word", ["max_tokens", "max_completion_tokens"])
+def test_a_limit_of_one_call_is_sent_in_the_servers_word_alone(word, answering):
+    model = ours(url(answering))
+    model("yes?", **{word: 9})
+    model.converse([{"role": "user", "content": "yes?"}], [], {word: 9})
+    for request in answering.requests:
+        assert request["max_tokens"] == 9 and "max_completion_tokens" not in request
+
+
 def test_a_setting_of_dspys_own_is_not_sent(answering):
     model = ours(url(answering))
     model("yes?")
