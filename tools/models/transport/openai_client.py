@@ -433,12 +433,15 @@ def deep_merge(body: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[st
 
     That is how JSON Merge Patch has it (RFC 7396).
     """
-    merged = {**body, **additions}
-    for name in body.keys() & additions.keys():
-        if isinstance(body[name], Mapping) and isinstance(additions[name], Mapping):
-            merged[name] = deep_merge(body[name], additions[name])
-        elif additions[name] is None:
-            del merged[name]
+    merged = dict(body)
+    for name, value in additions.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            present = body.get(name)
+            merged[name] = deep_merge(present if isinstance(present, Mapping) else {}, value)
+        else:
+            merged[name] = value
     return merged
 
 

@@ -88,6 +88,14 @@ def test_a_limit_of_one_call_is_sent_in_the_servers_word_alone(word, answering):
         assert request["max_tokens"] == 9 and "max_completion_tokens" not in request
 
 
+def test_null_in_the_extra_body_leaves_a_field_out_at_any_depth(answering):
+    extra = {"seed": None, "top_k": None, "reasoning": {"effort": None, "depth": 2}}
+    settings = language_model.ModelSettings(seed=7, extra_body=extra)
+    language_model.connect(f"tiny@{url(answering)}", settings=settings).lm("yes?")
+    [request] = answering.requests
+    assert request["reasoning"] == {"depth": 2} and not {"seed", "top_k"} & request.keys()
+
+
 def test_a_setting_of_dspys_own_is_not_sent(answering):
     model = ours(url(answering))
     model("yes?")
