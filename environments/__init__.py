@@ -142,9 +142,8 @@ def locate_task(name: str, data: str | None = None) -> tuple[str, str | None]:
                 f"{name} is data of your own{no_folder}; give its folder as --task or as --data"
             )
         short = {task.partition("/")[2] for task in suites}
-        error = UnknownName("task", plain, suites if "/" in plain else short)
-        unknown, _, hint = str(error).rpartition("; ")
-        raise error.saying(f"{unknown}, nor is it a folder with data of your own; {hint}")
+        known = suites if "/" in plain else short
+        raise UnknownName("task", plain, known, ", nor is it a folder with data of your own")
     variants = suite(matches[0].partition("/")[0]).variants
     if variant and variant not in variants:
         if variants == ("",):

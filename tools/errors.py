@@ -38,7 +38,9 @@ class UnknownName(UsageError):
         kind: str,
         name: str,
         known: Iterable[str],
+        besides: str = "",
     ) -> None:
+        """`besides` follows the name in the message: what else the name is not."""
         names = sorted(known)
         close = difflib.get_close_matches(
             name.lower(),
@@ -50,7 +52,7 @@ class UnknownName(UsageError):
         listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         hint = f"known: {listed}" if names else "there are none"
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else hint
-        super().__init__(f"no {kind} is called {name!r}; {hint}")
+        super().__init__(f"no {kind} is called {name!r}{besides}; {hint}")
 
 
 class NotApplicable(UsageError):
