@@ -33,7 +33,7 @@ from tools.retrievers.neural.model_table import (
     ModelRow,
     find_base_model,
     read_class,
-    read_settings,
+    read_router,
 )
 from tools.text import encodable
 
@@ -408,8 +408,7 @@ def _mend_tokenizer(module: Any) -> None:
 
 def _routed_folder(folder: Path, task: str) -> Path | None:
     """Return where a folder that begins with a router has the module that reads a task's texts."""
-    # The second is the name of the file when the router was still called Asym.
-    router = read_settings(folder / "router_config.json") or read_settings(folder / "config.json")
+    router = read_router(folder)
     routes = router.get("structure", {})
     route = task if task in routes else router.get("parameters", {}).get("default_route")
     return folder / routes[route][0] if route in routes else None

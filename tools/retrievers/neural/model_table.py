@@ -418,6 +418,12 @@ def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is wh
     return next(filter(None, lacking), "")
 
 
+def read_router(folder: Path) -> Mapping[str, Any]:
+    """Return the settings of a router: its routes and the types of their modules; none without a file."""
+    # The second is the name of the file when the class was still called Asym.
+    return read_settings(folder / "router_config.json") or read_settings(folder / "config.json")
+
+
 class _Module(NamedTuple):
     type: str  # the name of its class
     folder: Path
@@ -430,10 +436,8 @@ def _list_modules(folder: Path, entries: Sequence[Mapping[str, str]]) -> Iterato
         if not entry["type"].endswith((".Router", ".Asym")):
             yield _Module(entry["type"], module_folder)
             continue
-        # The second is the name of the file when the class was still called Asym.
-        for file in ("router_config.json", "config.json"):
-            for name, module_type in read_settings(module_folder / file).get("types", {}).items():
-                yield _Module(module_type, module_folder / name)
+        for name, module_type in read_router(module_folder).get("types", {}).items():
+            yield _Module(module_type, module_folder / name)
 
 
 def _lacking_in(module: _Module, folder: Path) -> str:
