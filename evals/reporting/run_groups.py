@@ -225,7 +225,7 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
 
     values: dict[System, list[float]] = defaultdict(list)
     for run in runs:
-        mean = run.scores["metrics"].get(run.metric, {}).get("mean")
+        mean = run.mean(run.metric)
         if mean is not None:
             values[systems[run.name].resized(0)].append(
                 -mean if is_lower_better(run.metric) else mean
