@@ -56,10 +56,11 @@ def bigram_words(text: str) -> list[str]:
     """
     words = []
     for piece in _RUN_OR_WORD.findall(text.lower()):
-        if not _UNSPACED_RUN.match(piece):
-            words += [] if piece in STOP_WORDS else [piece]
-        else:
+        if _UNSPACED_RUN.match(piece):
+            # A single character is a word by itself.
             words += [piece[start : start + 2] for start in range(max(1, len(piece) - 1))]
+        elif piece not in STOP_WORDS:
+            words.append(piece)
     return words
 
 
