@@ -162,7 +162,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _figure(value: str | int | None) -> str:
-    """Return a cell of the list: a count, a name, or a bar for what is not known."""
+    """Return a cell of the list: a count, a name, or a dash if it is not known."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else value
