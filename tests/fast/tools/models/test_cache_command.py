@@ -67,6 +67,8 @@ def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, 
     assert (second["sent"], second["answered"], second["cached"]) == (0, 0, 3)
     lines = [line.split() for line in cache("list").out.splitlines()]
     assert [model, "3"] in [line[:2] for line in lines]
+    [heads] = [line for line in lines if line[:2] == ["run", "sent"]]
+    assert heads[:4] == ["run", "sent", "answered", "failed"] and heads[-2:] == ["price", "faults"]
     for folder, counts, price in (
         (paid["run"], ["3", "3", "0", "0"], "unknown"),
         (second_folder, ["0", "0", "0", "3"], "$0.0000"),
