@@ -25,7 +25,8 @@ COMPLETED = "[[ ## completed ## ]]"  # ends an answer in markers
 # The requests for a repair: behind a bad answer that the model is shown, for a short answer, and
 # for an answer after nothing that can be shown.
 SHOWN_REPAIR = "This answer does not fit: {reason}. Write the answer again, with every field."
-BRIEF_REPAIR = "Keep the answer short: at most {words} words in a text and {items} items in a list."
+# The request for a short answer names no number: Qwen2.5-Coder-0.5B gave "80" as a score after "at most 80 words".
+BRIEF_REPAIR = "Keep the answer short: a few sentences in a text and a few items in a list."
 PLAIN_REPAIR = "Fill in every field, in words of your own: {reason}."
 
 # The first words of refusals; looked for only if an answer has none of the fields.
@@ -54,8 +55,6 @@ _MAX_QUOTED = 300  # characters of a refusal in a message
 _MAX_ECHOED = 2000  # characters of a bad answer that are shown to the model again
 # Faults whose answers the model is not shown again: they would be continued, or copied.
 _NOT_SHOWN: tuple[Kind, ...] = ("cut off", "empty", "prompt copied")
-_BRIEF_WORDS = 80  # words of a text, and items of a list, in an answer that is to be short
-_BRIEF_ITEMS = 10
 _LISTED_IDS = 30  # the most ids that a request for a repair lists
 # Words in a row of a value that are copied from the prompt, if they are half of the value.
 _COPIED_WORDS = 6
@@ -102,7 +101,7 @@ def write_request(repair: Repair, context: CallContext) -> str:
 
 def _request_words(repair: Repair) -> str:
     if repair.brief:
-        return BRIEF_REPAIR.format(words=_BRIEF_WORDS, items=_BRIEF_ITEMS)
+        return BRIEF_REPAIR
     words = SHOWN_REPAIR if repair.answer else PLAIN_REPAIR
     return words.format(reason=repair.reason)
 

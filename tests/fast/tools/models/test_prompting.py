@@ -1,5 +1,6 @@
 """Answers that cannot be used: asked for once more with what was wrong, then a fault of the system, counted by kind."""
 
+import re
 from pathlib import Path
 
 import dspy
@@ -108,6 +109,14 @@ def read(server, settings=DEFAULTS):
             filled("observations"),
             **INPUTS,
         )
+
+
+def test_a_request_for_a_short_answer_names_no_number_that_could_be_its_score(server, opened):
+    server.answer_in_turn(UNUSABLE["cut off"][0], GOOD)
+    assert read(server).selected == ["d2"]
+    request = server.requests[1]["messages"][-1]["content"]
+    line = next(line for line in request.splitlines() if line.startswith(BRIEF))
+    assert not re.search(r"\d", line)
 
 
 @pytest.mark.parametrize("name", ["some unknown ids", "no fields"])
