@@ -113,7 +113,7 @@ class RankedPassage(pydantic.BaseModel):
         return {"id": value} if isinstance(value, str) else value
 
 
-RANKED = "all passages, best first, each with its reason in a few words"
+RANKED = "all passages, best first, each with its reason in up to ten words of your own"
 
 
 class RankWithReasons(QuerySignature):

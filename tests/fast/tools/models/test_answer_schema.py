@@ -14,9 +14,14 @@ from openai_server import Failure, _reply, prompts
 
 from evals.running.request import SYSTEMS
 from evals.running.resolve import try_construct
+from programs.passage_reading import RankWithReasons
 from tools.models import language_model
 from tools.models.adapter import Adapter, _system_message
-from tools.models.answer_checks import require_known_ids, schema_constraints
+from tools.models.answer_checks import (
+    require_known_ids,
+    require_known_row_ids,
+    schema_constraints,
+)
 from tools.models.answer_parsing import JSON_FORM, MARKER_FORM
 from tools.models.answer_schema import bound_schema, inline_schema, make_schema
 from tools.models.model_spec import ServerInfo
@@ -253,3 +258,12 @@ def test_a_list_of_ids_has_each_of_them_once_at_most_and_no_others():
         schema = bound_schema(make_schema(Select), 1000, constraints, brief=brief)
         selected = schema["properties"]["selected"]
         assert (selected["items"]["enum"], selected["maxItems"]) == (["d1", "d2", "d3"], 3)
+
+
+def test_reasons_of_ranked_passages_share_the_characters_of_an_answer():
+    doc_ids = [f"d{number}" for number in range(10)]
+    constraints = schema_constraints([require_known_row_ids("ranked", doc_ids)])
+    schema = bound_schema(make_schema(RankWithReasons), 1000, constraints, brief=False)
+    row = schema["$defs"]["RankedPassage"]["properties"]
+    assert row["id"]["enum"] == doc_ids
+    assert row["reason"]["maxLength"] == 3 * 1000 // 10
