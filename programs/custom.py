@@ -651,6 +651,7 @@ class _ForeignCallCounter(BaseCallback):
 
     def __init__(self, model: Any) -> None:
         self._given = model
+        self._foreign = set[str]()  # the ids of calls that go on
 
     def on_lm_start(
         self,
@@ -662,6 +663,7 @@ class _ForeignCallCounter(BaseCallback):
         if instance is not self._given and not isinstance(instance, LanguageModel):
             session.count_unmetered_request(instance.model)
             session.BOOKED.set(True)
+            self._foreign.add(call_id)
 
     def on_lm_end(
         self,
@@ -669,4 +671,6 @@ class _ForeignCallCounter(BaseCallback):
         outputs: Any,
         exception: Exception | None = None,
     ) -> None:
-        session.BOOKED.set(False)
+        if call_id in self._foreign:
+            self._foreign.discard(call_id)
+            session.BOOKED.set(False)

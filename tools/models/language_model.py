@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import fields
 from datetime import datetime
 from functools import cached_property, partial
@@ -25,8 +24,10 @@ from uuid import uuid4
 
 import dspy
 import orjson
-from dspy.utils.callback import BaseCallback
-from dspy.utils.usage_tracker import UsageTracker
+from dspy.clients import execution
+from dspy.clients.call_result import attributes
+from dspy.clients.lm15_boundary import request_kwargs, response_value
+from dspy.utils.callback import BaseCallback, with_callbacks
 
 from tools import session
 from tools.cli import print_stderr
@@ -67,9 +68,6 @@ if TYPE_CHECKING:
 _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
-_FINISH: ContextVar[str] = ContextVar(
-    "finish", default="stop"
-)  # why the last answer of this context ended
 _CALLS = 1000  # of a query that its history has
 _PROMPTS = 10  # of them, those that it has with what was sent
 _NOT_KEPT = "(no longer kept)"
@@ -177,15 +175,35 @@ class LanguageModel(dspy.LM):
     def _known_by_litellm(self) -> bool:
         return bool(self.supports_response_schema)
 
+    @with_callbacks  # type: ignore[untyped-decorator]
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """Make DSPy's call. Several completions of a prompt are as many calls: each is counted, paid for and kept."""
-        if (count := kwargs.pop("n", None) or 1) > 1:
-            rollout = kwargs.pop("rollout_id", None)
-            samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
-            return [
-                self(prompt, messages=messages, **kwargs, rollout_id=sample)[0]
-                for sample in samples
-            ]
+        """Make DSPy's call: texts, or the response to a request of DSPy's own type."""
+        request = kwargs.pop("request", prompt)
+        if not isinstance(request, dspy.lm15.Request):
+            answers = self._complete(prompt, messages, kwargs)
+            return [output for answer in answers for output in answer.outputs]
+        if request.model != self.model:
+            raise ValueError(f"the request is for {request.model}, and the model is {self.model}")
+        response = self.forward(**{**request_kwargs(request, "chat"), **kwargs})
+        return response_value(response, "chat", request)
+
+    def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        """Return the answer as the protocol has it, by keys and by attributes."""
+        return self._respond(self._complete(prompt, messages, kwargs))
+
+    def _complete(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> list[ModelResponse]:
+        """Return the completions of a prompt. Each is a call: it is counted, paid for and kept."""
+        count = kwargs.pop("n", None) or 1
+        if count == 1:
+            return [self._complete_once(prompt, messages, kwargs)]
+        rollout = kwargs.pop("rollout_id", None)
+        samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
+        return [
+            self._complete_once(prompt, messages, {**kwargs, "rollout_id": sample})
+            for sample in samples
+        ]
+
+    def _complete_once(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ModelResponse:
         context_window.check_room(
             messages or (), "prompt"
         )  # programs have shortened by now what they can
@@ -198,24 +216,31 @@ class LanguageModel(dspy.LM):
         )
         conversation = messages or [{"role": "user", "content": prompt}]
         instruction = find_instruction(conversation)
+        tools: Sequence[Message] = ()  # that DSPy does not send itself
         if self.wire is None:
             request = _dumps([messages or prompt, settings])
             ask_dspy = partial(self._by_dspy, prompt, messages)
             send = partial(self._through_dspy, ask_dspy, kwargs, instruction)
         else:
-            request = self.wire.body(conversation, (), settings)
-            send = partial(self.wire.send, request, instruction, last=COMPLETED)
+            tools = settings.pop("tools", None) or ()
+            request = self.wire.body(conversation, tools, settings)
+            # An answer with a call of a tool has no mark at its end.
+            last = "" if tools else COMPLETED
+            send = partial(self.wire.send, request, instruction, tools=bool(tools), last=last)
         answer = self._answer(
             request, rollout, send, conversation, self.limit and kwargs[self._limited]
         )
         outputs = [
             part_output(output, instruction)[1] for output in answer.outputs
         ]  # kept by an earlier version
+        if tools:
+            outputs = [_as_output(_read_message(output, conversation, tools)) for output in outputs]
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
         call_context.update(answer=LastAnswer(str(text or ""), answer.finish))
-        self._remember(prompt, messages, kwargs, outputs, answer)
-        return outputs
+        answer = answer._replace(outputs=outputs)
+        self._remember(prompt, messages, kwargs, answer)
+        return answer
 
     def _limit_answer(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings of a call with the smallest limit of its answer, in this model's word for it."""
@@ -227,10 +252,11 @@ class LanguageModel(dspy.LM):
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call in a thread, awaited."""
-        call = partial(self, prompt, messages=messages, **kwargs)
-        outputs, answered = await asyncio.to_thread(lambda: (call(), call_context.current().answer))
-        call_context.update(answer=answered)
-        return outputs
+        return await _await_call(partial(self.__call__, prompt, messages=messages, **kwargs))
+
+    async def aforward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        """Do what `forward` does in a thread, awaited."""
+        return await _await_call(partial(self.forward, prompt, messages, **kwargs))
 
     def converse(
         self,
@@ -279,15 +305,10 @@ class LanguageModel(dspy.LM):
             send = partial(self._through_dspy, ask_litellm, settings, instruction)
         counted = [{"content": json.dumps([messages, tools])}]
         answer = self._answer(request, rollout, send, counted, limit, again=again)
-        functions = [tool["function"] for tool in tools]
-        parameters = {
-            function["name"]: function.get("parameters", {}).get("properties", {})
-            for function in functions
-        }
-        message = _read_message(answer.outputs[0], messages, parameters)
+        message = _read_message(answer.outputs[0], messages, tools)
         if message.get("in_text"):
             self._tell_of_calls_in_text()
-        self._remember(None, messages, settings, [message], answer)
+        self._remember(None, messages, settings, answer._replace(outputs=[_as_output(message)]))
         return {**message, "finish": answer.finish}
 
     def _tell_of_calls_in_text(self) -> None:
@@ -314,7 +335,6 @@ class LanguageModel(dspy.LM):
         prompt: Any,
         messages: Any,
         kwargs: dict[str, Any],
-        outputs: list[Any],
         answer: ModelResponse,
     ) -> None:
         """Let DSPy's usage tracker and the history have the usage of a call, as with a plain
@@ -326,13 +346,6 @@ class LanguageModel(dspy.LM):
             tracker.add_usage(self.model, reported_usage)
         if dspy.settings.disable_history:
             return
-        choices = [
-            {
-                "message": {"role": "assistant", "content": _content(output)},
-                "finish_reason": answer.finish,
-            }
-            for output in outputs
-        ]
         entries = self.history
         entries.append(
             {
@@ -341,8 +354,8 @@ class LanguageModel(dspy.LM):
                 "kwargs": {
                     name: value for name, value in kwargs.items() if not name.startswith("api_")
                 },
-                "response": {"model": self.model, "choices": choices, "usage": reported_usage},
-                "outputs": outputs,
+                "response": self._respond([answer]),
+                "outputs": answer.outputs,
                 "usage": reported_usage,
                 "cost": answer.usage.list_usd,
                 "timestamp": datetime.now().astimezone().isoformat(),
@@ -356,9 +369,15 @@ class LanguageModel(dspy.LM):
             entries[-1 - _PROMPTS] |= {"prompt": _NOT_KEPT, "messages": None}
         del entries[:-_CALLS]
 
-    def update_history(self, entry: dict[str, Any]) -> None:
-        """Keep why a response of DSPy's ended, and no more: prompts would fill the memory."""
-        _FINISH.set(_finish(entry.get("response")))
+    def _respond(self, answers: Sequence[ModelResponse]) -> Any:
+        """Return answers as the protocol has them, by keys and by attributes."""
+        outputs = [(output, answer.finish) for answer in answers for output in answer.outputs]
+        choices = [
+            {"index": index, "message": _as_message(output), "finish_reason": finish}
+            for index, (output, finish) in enumerate(outputs)
+        ]
+        usage = _report(sum((answer.usage for answer in answers), Usage()))
+        return attributes({"model": self.model, "choices": choices, "usage": usage})
 
     def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         settings = {
@@ -407,20 +426,17 @@ class LanguageModel(dspy.LM):
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ProviderResponse:
         if isinstance(self.engine, str) and messages:
             messages = context_window.mark_cacheable_prefix(self.model, messages, grows=False)
-        tracker = (
-            UsageTracker()
-        )  # and not dspy.track_usage(), which adds to the one outside: `_remember` does
         # An answer is on disk before the program sees any of it, so `dspy.streamify` gets no
-        # chunks.
-        with dspy.context(send_stream=None, usage_tracker=tracker):
-            outputs = super().__call__(prompt, messages=messages, **kwargs)
-        reported = [entry for entries in tracker.usage_data.values() for entry in entries]
+        # chunks. `_remember` counts its usage.
+        with dspy.context(send_stream=None, usage_tracker=None):
+            call = execution.prepare(self, prompt, messages, kwargs, direct=True)
+            result = execution.execute(self, call)
         thoughts = [
-            output.get("reasoning_content") for output in outputs if isinstance(output, dict)
+            output.get("reasoning_content") for output in result.outputs if isinstance(output, dict)
         ]
-        usage = reported[-1] if reported else None
         reasoning = redact("".join(filter(None, thoughts)), SECRET)
-        return ProviderResponse(outputs, _FINISH.get(), usage, {}, reasoning)
+        finish = _finish(result.raw)
+        return ProviderResponse(result.outputs, finish, result.usage or None, {}, reasoning)
 
     def _by_litellm(
         self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]
@@ -563,6 +579,12 @@ class LanguageModel(dspy.LM):
         )
 
 
+async def _await_call(call: Callable[[], Any]) -> Any:
+    returned, answered = await asyncio.to_thread(lambda: (call(), call_context.current().answer))
+    call_context.update(answer=answered)
+    return returned
+
+
 class _AnswerLimits(NamedTuple):
     """The most tokens of an answer; None for an engine of our own."""
 
@@ -581,12 +603,14 @@ def _whole_key(key: str) -> str:
 
 
 def _read_message(
-    output: Message, messages: Sequence[Message], tools: Mapping[str, Mapping[str, Any]]
+    output: Message, messages: Sequence[Message], tools: Sequence[Message]
 ) -> Message:
-    """Return a message with the calls in it, in its text perhaps, and an id for each.
-
-    `tools` are the parameters of each tool by its name.
-    """
+    """Return a message with the calls in it, in its text perhaps, and an id for each."""
+    functions = [tool["function"] for tool in tools]
+    parameters = {
+        function["name"]: function.get("parameters", {}).get("properties", {})
+        for function in functions
+    }
     _, message = part_output(output, find_instruction(messages))
     message = dict(message)
     original_text = message.pop("said", "")
@@ -594,10 +618,10 @@ def _read_message(
     message_parts = dict(message.get("parts", {}))
     before = original_text.removesuffix(message["content"])  # thoughts and their marks
     if not calls and tools:
-        calls, remaining_text = read_calls(message["content"], tools)
+        calls, remaining_text = read_calls(message["content"], parameters)
         if calls:
             message |= {"content": remaining_text, "in_text": True}
-    calls = [{**call, "name": find_tool(call["name"], tools)} for call in calls]
+    calls = [{**call, "name": find_tool(call["name"], parameters)} for call in calls]
     calls = identify(calls, messages)
     if written := message_parts.get("tool_calls"):
         message_parts["tool_calls"] = [
@@ -611,10 +635,33 @@ def _read_message(
     return message | {"tool_calls": calls} | ({"parts": message_parts} if message_parts else {})
 
 
+def _as_output(message: Message) -> Any:
+    """Return a message as DSPy's output of a call: its text, or a record with its calls."""
+    if not message["tool_calls"]:
+        return message["content"]
+    calls = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": call["arguments"]},
+        }
+        for call in message["tool_calls"]
+    ]
+    return {"text": message["content"] or None, "tool_calls": attributes(calls)}
+
+
 def _content(output: Any) -> str:
     if isinstance(output, dict):
         return str(output.get("text") or output.get("content") or "")
     return str(output or "")
+
+
+def _as_message(output: Any) -> Message:
+    """Return an output as the protocol's message."""
+    message = {"role": "assistant", "content": _content(output)}
+    if isinstance(output, dict) and output.get("tool_calls"):
+        message["tool_calls"] = output["tool_calls"]
+    return message
 
 
 def _is_blank(output: Any) -> bool:

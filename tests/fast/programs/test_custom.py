@@ -2,9 +2,11 @@
 
 import asyncio
 import contextvars
+import copy
 import datetime
 import functools
 import gc
+import json
 import re
 import shlex
 import sys
@@ -22,6 +24,8 @@ import pytest
 import torch
 from conftest import ROOT
 from dspy.adapters.baml_adapter import BAMLAdapter
+from dspy.lm15 import Message, Request
+from dspy.primitives.facade import SandboxLM
 from langchain_core.documents import Document as LangChainDocument
 from langgraph.graph import START, StateGraph
 from openai_server import Failure
@@ -329,6 +333,62 @@ def test_a_program_sees_what_its_calls_use_as_with_a_plain_model_of_dspy_s(spec,
         )
     else:
         assert last["cost"] == 0
+
+
+def ask_by_request(model, text):
+    return Request(model=model.model, messages=(Message.user(text),))
+
+
+WAYS_TO_ASK = {
+    "forward": lambda model: model.forward("the query").choices[0].message.content,
+    "forward with messages": lambda model: model.forward(
+        messages=[{"role": "user", "content": "the query"}]
+    )["choices"][0]["message"]["content"],
+    "aforward": lambda model: asyncio.run(model.aforward("the query")).choices[0]["message"][
+        "content"
+    ],
+    "a request": lambda model: model(ask_by_request(model, "the query")).text,
+    "a request by name": lambda model: model(request=ask_by_request(model, "the query")).text,
+    "a request, awaited": lambda model: (
+        asyncio.run(model.acall(ask_by_request(model, "the query"))).text
+    ),
+    "a copy": lambda model: (
+        model.copy(temperature=1.0).forward("the query").choices[0].message.content
+    ),
+    "a copy of a module's": lambda model: copy.deepcopy(model)("the query")[0],
+    "in a sandbox": lambda model: SandboxLM(model).forward("the query").choices[0].message.content,
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_ASK)
+def test_in_whatever_way_a_program_asks_its_model_the_call_is_the_run_s(way, corpus, server):
+    server.answer = lambda prompt: {"raw": "octopus"}
+
+    def ask(query, search):
+        return search(WAYS_TO_ASK[way](dspy.settings.lm) or query)
+
+    for spec in ("offline", server.spec):
+        found = outcome(ask, corpus, spec=spec)
+        assert found["error"] is None and found["usage"]["calls"] == 1
+        assert "unmetered" not in found["usage"]
+    assert len(server.requests) == 1
+    assert found["trace"]["steps"][0]["argument"] == "octopus"
+
+
+def test_a_program_s_own_call_with_tools_gets_the_calls_as_from_a_plain_model_of_dspy_s(
+    corpus, server
+):
+    server.answer = lambda prompt: {"tool_calls": [("look", {"text": "octopus"})]}
+    parameters = {"type": "object", "properties": {"text": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "look", "parameters": parameters}}
+
+    def ask(query, search):
+        [output] = dspy.settings.lm("x", tools=[tool])
+        [call] = output["tool_calls"]
+        assert call.function.name == "look"
+        return search(json.loads(call["function"]["arguments"])["text"])
+
+    assert outcome(ask, corpus, spec=server.spec)["trace"]["steps"][0]["argument"] == "octopus"
 
 
 def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
