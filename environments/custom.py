@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from environments import base
@@ -34,7 +34,7 @@ from environments.base import (
     Release,
     Suite,
 )
-from environments.ranking_metrics import METRIC_NAME
+from environments.ranking_metrics import METRIC_NAME, translate_metric
 from environments.readers import document_ids, obliq_layout
 from environments.readers import files as tables
 from environments.readers.collections import (
@@ -90,6 +90,9 @@ class LensWording(TypedDict):
     solved: NotRequired[str]
 
 
+MetricName = Annotated[str, BeforeValidator(translate_metric), Field(pattern=METRIC_NAME)]
+
+
 class Settings(TypedDict, total=False):
     """The keys of benchmark.toml, and the keywords of `of`."""
 
@@ -99,10 +102,8 @@ class Settings(TypedDict, total=False):
     instruction: str
     document: str  # what a document is, in a few words
     target: Literal["titles", "title", "text", "quotations"]  # of guesses: programs/closed_book.py
-    metrics: Annotated[list[Annotated[str, Field(pattern=METRIC_NAME)]], Field(min_length=1)]
-    metric: Annotated[
-        str, Field(pattern=METRIC_NAME)
-    ]  # the headline; the first of `metrics` without it
+    metrics: Annotated[list[MetricName], Field(min_length=1)]
+    metric: MetricName  # the headline; the first of `metrics` without it
     # Files, or folders of them, by their names in tables; the first leads.
     judgements: dict[str, str]
     split: DevShare  # in place of the dev split that the data has, if any
@@ -174,10 +175,9 @@ def check_settings(content: dict[str, Any], source: str) -> Settings:
     if unknown := content.keys() - Settings.__annotations__.keys():
         raise DataError(f"{source}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
     try:
-        schemas.validate(Settings, content)
+        return cast(Settings, schemas.validate(Settings, content))
     except ValueError as error:
         raise DataError(f"{source}: {error}") from None
-    return cast(Settings, content)
 
 
 def load(request: LoadRequest) -> Environment:

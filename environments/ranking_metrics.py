@@ -11,6 +11,7 @@ evals/scoring/metrics.py.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -128,3 +129,32 @@ def _name_patterns() -> list[str]:
 
 
 METRIC_NAME = f"^({'|'.join(_name_patterns())})$"
+
+# What other tools call a metric of the table, in small letters -> its name here. trec_eval has
+# map_cut_10 (map_cut.10 where it is asked for), BEIR and MTEB map_at_10, ranx map@10. Without a
+# depth, ndcg_cut, map_cut and recall are several metrics of trec_eval's.
+OTHER_NAMES = {
+    "ndcg": "nDCG",
+    "map": "AP",
+    "mrr": "RR",
+    "recip_rank": "RR",
+}
+OTHER_NAMES_WITH_DEPTH = OTHER_NAMES | {
+    "ndcg_cut": "nDCG",
+    "map_cut": "AP",
+    "recall": "R",
+    "p": "P",
+    "precision": "P",
+}
+_OTHER_NAME = re.compile(r"([a-z_]+?)(?:(?:_at_|[@_.])([1-9]\d{0,8}))?", re.IGNORECASE)
+
+
+def translate_metric(name: str) -> str:
+    """Return the name here of a metric that another tool's name stands for; other names unchanged."""
+    match = _OTHER_NAME.fullmatch(name)
+    if match is None or re.fullmatch(METRIC_NAME, name):
+        return name
+    word, depth = match[1].lower(), match[2]
+    if depth:
+        return f"{OTHER_NAMES_WITH_DEPTH[word]}@{depth}" if word in OTHER_NAMES_WITH_DEPTH else name
+    return OTHER_NAMES.get(word, name)

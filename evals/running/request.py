@@ -21,7 +21,7 @@ import environments
 from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.running import object_programs
-from evals.scoring.metrics import LANGUAGE
+from evals.scoring.metrics import LANGUAGE, canonicalize_metric
 from programs import PROGRAMS, SCHEMES
 from tools import cli_options, files, retrievers
 from tools import plugins as names
@@ -268,6 +268,7 @@ class Request(SharedRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "metrics", tuple(map(canonicalize_metric, self.metrics)))
         if self.shard and self.runs.name != (
             folder_name := f"shard-{self.shard.replace('/', '-of-')}"
         ):

@@ -20,6 +20,7 @@ from evals.scoring.anytime_ranking import AnytimeRanking
 from evals.scoring.attribution import Row
 from evals.scoring.metrics import (
     apply_metric,
+    canonicalize_metric,
     check_metric,
     is_pairwise,
     judge_units,
@@ -125,7 +126,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
 
 
 def _choose_metric(run: ScoredRun, name: str) -> str:
-    chosen = name or run.metric
+    chosen = canonicalize_metric(name) if name else run.metric
     if chosen in SEEN:
         return chosen
     if judgements := chosen.partition(" [")[2].rstrip("]"):

@@ -21,7 +21,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from environments.judged_ranking import JudgedRanking, RankingMetric
-from environments.ranking_metrics import METRIC_NAME, PAIRWISE, RANKING, judged_share
+from environments.ranking_metrics import (
+    METRIC_NAME,
+    PAIRWISE,
+    RANKING,
+    judged_share,
+    translate_metric,
+)
 from tools import code_digest, plugins
 from tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
 from tools.records import JsonMapping
@@ -96,8 +102,17 @@ def parse_metric(name: str) -> MetricName:
     return MetricName(name[: depth.start()], int(depth[1]))
 
 
+def canonicalize_metric(name: str) -> str:
+    """Return a metric's name as tables have it, where another tool's is given: RR@10 for mrr_at_10.
+
+    What follows " [", the judgements by which it is computed, stays.
+    """
+    metric, bracket, judgements = name.partition(" [")
+    return name if is_custom(metric) else translate_metric(metric) + bracket + judgements
+
+
 def check_metric(name: str, *, custom: bool = True) -> None:
-    """Check that a metric exists.
+    """Check that a metric exists, by its name as tables have it.
 
     With `custom` a user's own metric is taken too, and imported. UnknownName for a metric that does
     not exist; UsageError for P without a depth, and if a user's code cannot be imported.

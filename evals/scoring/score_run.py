@@ -25,6 +25,7 @@ from evals.scoring.attribution import LossCounts, attribute, attribution_json, c
 from evals.scoring.metrics import (
     Values,
     add_metrics,
+    canonicalize_metric,
     check_metric,
     collapse_to_units,
     compute_metrics,
@@ -139,6 +140,7 @@ def _largest_candidate_pool(environment: Environment) -> int | None:
 
 def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> JsonObject:
     """Score the run in `path` again, by its own judgements if none are named; return the output of --json."""
+    metrics = [canonicalize_metric(name) for name in metrics]
     for name in metrics:
         check_metric(name)
     config = run_folder.read_config(path)

@@ -24,7 +24,13 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
 from evals.scoring.anytime_ranking import anytime_ranking, submit_anytime
-from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
+from evals.scoring.metrics import (
+    canonicalize_metric,
+    check_metric,
+    compute,
+    is_pairwise,
+    ranking_of,
+)
 from programs.search_tools import (
     REPEATS,
     SHOWN_BEFORE,
@@ -133,6 +139,7 @@ class RewardSettings:
                     f"{wrong}; what is taken off a reward is a number of at least 0"
                 ) from None
             object.__setattr__(self, name, amount)
+        object.__setattr__(self, "metric", canonicalize_metric(self.metric))
         if self.metric:
             check_metric(self.metric)
         if is_pairwise(self.metric):

@@ -38,7 +38,7 @@ from evals.reporting.report_tables import (
 )
 from evals.reporting.run_groups import short_task_name
 from evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhausted
-from evals.scoring.metrics import is_lower_better, is_weighted
+from evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
 from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from evals.scoring.statistics import bootstrap_mean
 from evals.studies import significance
@@ -109,7 +109,7 @@ class StudyResults(NamedTuple):
 
 def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults:
     """Read the finished cells, test the rows, and put the findings into words."""
-    metric = study.compare.get("metric", "")
+    metric = canonicalize_metric(study.compare.get("metric", ""))
     baseline = study.compare.get("baseline", cell_results[0].cell.row)
     runs = _read_runs(cell_results, metric)
     metrics = {task: metric or repeats[0].metric for (_, task), repeats in runs.items()}

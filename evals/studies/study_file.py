@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 
 import environments
 from evals.running.request import Request
-from evals.scoring.metrics import check_metric
+from evals.scoring.metrics import canonicalize_metric, check_metric
 from tools import cli_options, files, schemas
 from tools.errors import UnknownName, UsageError
 from tools.installation import find_page
@@ -77,7 +77,7 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
     UsageError or UnknownName for a row that no run can be asked for.
     """
     if metric := study.compare.get("metric"):
-        check_metric(metric)
+        check_metric(canonicalize_metric(metric))
     rows = _name_rows(study)
     tasks = _list_tasks(study, study.tasks)
     shared: JsonObject = {f"budget_{name}": limit for name, limit in study.budget.items()}

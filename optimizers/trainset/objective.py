@@ -19,6 +19,7 @@ from environments.base import Environment
 from evals.scoring.metrics import (
     Ranking,
     apply_metric,
+    canonicalize_metric,
     collapse_to_units,
     comparisons_won,
     compute_metrics,
@@ -172,7 +173,9 @@ def make_objective(environment: Environment, metric: str = "", price: float = 0.
     `metric` is a metric of the task; "" is nDCG@10 if the task has it, else the task's headline metric. UsageError,
     before anything is paid for, if no optimizer could be guided by it.
     """
-    name = metric or (PREFERRED if PREFERRED in environment.metrics else environment.metric)
+    name = canonicalize_metric(metric) or (
+        PREFERRED if PREFERRED in environment.metrics else environment.metric
+    )
     if name not in environment.metrics:
         raise UnknownName(f"metric of {environment.task}", name, environment.metrics)
     if not (math.isfinite(price) and price >= 0):

@@ -10,11 +10,16 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
+import pytrec_eval
 from foreign_runs import world
 
+import environments
 from environments.base import Comparison, Environment, Judgements
-from environments.ranking_metrics import RANKING
+from environments.ranking_metrics import RANKING, translate_metric
 from evals import compare as compare_command
+from evals import curves as curves_command
+from evals import report as report_command
+from evals import score as score_command
 from evals.scoring.metrics import (
     Ranking,
     add_metrics,
@@ -27,6 +32,8 @@ from evals.scoring.metrics import (
 )
 from evals.scoring.score_run import trec_lines
 from evals.scoring.statistics import bootstrap_mean
+from evals.serving.episode import RewardSettings
+from optimizers.trainset.objective import make_objective
 from tools.corpus import Corpus
 from tools.errors import OwnCodeFailed, UnknownName, UsageError
 from tools.records import Document, Query
@@ -89,6 +96,61 @@ def test_a_metric_has_ir_measures_name_and_value_at_any_depth(seed):
     assert theirs.keys() == set(NAMES)
     for name in NAMES:
         assert values(rankings, qrels, name) == pytest.approx(theirs[name], abs=1e-9), name
+
+
+TREC_EVALS = {"ndcg", "ndcg_cut", "map", "map_cut", "recall", "P", "recip_rank"}
+OTHER_NAMES = ["ndcg", "ndcg_cut_10", "map", "map_cut_100", "recall_100", "P_10", "recip_rank"]
+SPELLINGS = {  # of trec_eval's command line, ranx, BEIR and MTEB, ir_measures
+    "ndcg_cut.10 ndcg@10 ndcg_at_10 NDCG@10": "nDCG@10",
+    "recall.100 recall@100 recall_at_100 Recall@100": "R@100",
+    "P.10 precision@10 precision_at_10 Precision@10": "P@10",
+    "map_cut.100 map@100 map_at_100 MAP@100": "AP@100",
+    "mrr@10 mrr_at_10 MRR@10": "RR@10",
+    "nDCG@10 R@100 AP RR Judged@10 Win(1) P success_10 hit_rate@10 Rprec recall ndcg_cut": "",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_name_of_trec_eval_s_stands_for_the_metric_with_its_value(name):
+    rankings, qrels = random_case(3)
+    run = {
+        query_id: {doc_id: -float(rank) for rank, doc_id in enumerate(ranking)}
+        for query_id, ranking in rankings.items()
+    }
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, TREC_EVALS).evaluate(run)
+    ours = values(rankings, qrels, translate_metric(name))
+    assert ours == pytest.approx({query_id: row[name] for query_id, row in theirs.items()})
+
+
+@pytest.mark.parametrize("spelled", SPELLINGS)
+def test_a_metric_may_be_spelled_as_other_tools_do(spelled):
+    for name in spelled.split():
+        assert translate_metric(name) == (SPELLINGS[spelled] or name)
+
+
+def test_another_tool_s_name_is_taken_wherever_a_metric_is_named(run, tmp_path, command_of):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "corpus.tsv").write_text("id\ttext\na\tred boats\nb\tblue boats\nc\tcats\n")
+    (notes / "queries.tsv").write_text("id\ttext\n1\tblue boats\n2\tcats\n")
+    (notes / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\ta\t1\n2\tc\t1\n")
+    (notes / "benchmark.toml").write_text('metric = "ndcg_cut_5"\nmetrics = ["recall.2"]\n')
+    asked = ("--task", notes, "--json")
+    first = run("--program", "retrieve", "--metric", "mrr_at_10", *asked).json
+    assert [*first["metrics"]] == ["nDCG@5", "R@2", "RR@10"]
+    second = run("--program", "rewrite", *asked).json["run"]
+    scored = command_of(score_command)(first["run"], "--metric", "map_cut.100", "--json").json
+    assert scored["metrics"]["AP@100"]["mean"] == 0.75
+    for command, words, name in (
+        (compare_command, ("--metric", "precision@1"), "P@1"),
+        (curves_command, ("--metric", "MAP"), "AP"),
+        (report_command, ("--metric", "ndcg_at_5"), "nDCG@5"),
+    ):
+        out = ("--out", tmp_path / "page") if command is report_command else ()
+        answer = command_of(command)(first["run"], second, *words, *out, "--json")
+        assert answer.code == 0 and re.search(f'"{name}|{name.replace("@", "")}', answer.out)
+    assert make_objective(environments.load(str(notes), split="all"), "recall_2").metric == "R@2"
+    assert RewardSettings(metric="mrr@3").metric == "RR@3"
 
 
 def test_fractions_are_gained_as_they_are():
