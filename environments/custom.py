@@ -321,15 +321,16 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
             location = f"{folder / settings['pools']}: the pool of query {query_id!r}"
             alike = document_ids.suggest(min(unknown), task.documents)
             raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
+    listed = (query.excluded for query in task.queries)  # in the data itself
     absent = dict.fromkeys(
-        doc_id for doc_ids in hidden.values() for doc_id in doc_ids if doc_id not in task.documents
+        doc_id for doc_id in chain(*listed, *hidden.values()) if doc_id not in task.documents
     )
     if absent and (pair := document_ids.find_alike(absent, task.documents)):
-        location = f"{folder / settings['excluded']}: a search would show what it must not"
+        location = f"{folder / settings.get('excluded', '')}: a search would show what it must not"
         raise DataError(f"{location}: {pair.describe('file', 'corpus')}")
     queries = []
     for query in task.queries:
-        excluded = hidden.get(query.query_id, frozenset())
+        excluded = query.excluded | hidden.get(query.query_id, frozenset())
         pool_of = pools.get(query.query_id)
         queries.append(
             replace(
@@ -521,7 +522,8 @@ def _make(
         source=read.form,
         documents=read.documents,
         queries=tuple(
-            Query(query_id, text, instruction) for query_id, text in read.queries.items()
+            Query(query_id, text, instruction, read.excluded.get(query_id, frozenset()))
+            for query_id, text in read.queries.items()
         ),
         judgements={
             name: Judgements(

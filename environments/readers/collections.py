@@ -38,7 +38,7 @@ from tools.text import has_unspaced_words
 
 _WORDS = {
     "documents": ("corpus", "documents", "docs", "collection", "passages"),
-    "queries": ("queries", "topics", "query"),
+    "queries": ("queries", "topics", "query", "examples"),  # the last is BRIGHT's
     "judgements": ("qrels", "default", "judgements", "judgments"),  # "default" is MTEB's
 }
 IDS = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno", "pid")
@@ -69,6 +69,11 @@ _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
         "grade": (*obliq_layout.SCORE, "grade", "rel"),
     },
 }
+# Columns of queries with lists of documents, as BRIGHT has them: those that are relevant, and those
+# that a query must not see.
+_RELEVANT = "gold_ids"
+_EXCLUDED = "excluded_ids"
+_NONE = "N/A"  # BRIGHT's id in a list without documents
 ITERATION = "iteration"  # TREC's second column of judgements, which nobody reads
 # If there are several, the first is read; "" is any.
 _ENDINGS = (
@@ -136,6 +141,15 @@ def read_collection(
         texts, note = _match_numbers(texts, judgements)
         notes.append(note)
     qrels, splits, unknown = _read_judgements(judgements, texts, counts)
+    excluded = {
+        query_id: frozenset(doc_ids)
+        for _, query_id, doc_ids in queries.read_lists(_EXCLUDED)
+        if doc_ids and query_id in qrels
+    }
+    if excluded:
+        notes.append(
+            f"Documents in {_EXCLUDED} are kept from {plural(len(excluded), 'query', 'queries')}."
+        )
     origin = f"{place} is read as {form}: {', '.join(map(str, opened))}."
     if not qrels:
         reason = _describe_unknown_queries(unknown, texts, corpus, queries, judgements)
@@ -169,6 +183,7 @@ def read_collection(
         corpus,
         judged,
         qrels,
+        excluded=excluded,
         form=form,
         splits=splits,
         unjudged=frozenset(texts.keys() - judged.keys()),
@@ -470,6 +485,19 @@ class _CollectionTable:
                     [tables.pick_column(location, row, *names) for names in self._names.values()],
                 )
 
+    def read_lists(self, column: str) -> Iterator[tuple[str, str, list[str]]]:
+        """Yield (place, query, documents) of the lists in a column of queries; nothing without it."""
+        for path in self.files if column in self.there else ():
+            for location, row in self._rows(path, Counter()):
+                query_id = tables.pick_column(location, row, *self._names["query_id"])
+                doc_ids = row.get(column) or []
+                if not isinstance(doc_ids, list):
+                    raise DataError(
+                        f"{location}: {column} is {tables.abbreviate(doc_ids)}, and no list of ids"
+                    )
+                listed = [tables.read_id(doc_id, location) for doc_id in doc_ids if doc_id != _NONE]
+                yield location, tables.read_id(query_id, location), listed
+
     def find_column(self, our: str, wanted: Container[str]) -> str:
         """Return the end of a message: another column than is taken has one of the `wanted`
         ids; "" for none.
@@ -634,6 +662,30 @@ class _CollectionTable:
         return None if self.name == "judgements" else "\t"
 
 
+class _ListedJudgements(_CollectionTable):
+    """Judgements that are lists of relevant documents in a column of the queries."""
+
+    def __init__(self, folder: Path, queries: _CollectionTable, column: str) -> None:
+        self._folder = folder
+        self._queries = queries
+        self._taken = {"doc_id": column}
+        self.name = "judgements"
+        self.files = queries.files
+        self.there = queries.there
+        self.topic_fields = TopicFields("")
+
+    def read(self, counts: Counter[str] | None = None) -> Iterator[tuple[str, str, list[Any]]]:
+        """Yield (split, place, the query, a document and the grade 1) of each document of a list."""
+        for location, query_id, doc_ids in self._queries.read_lists(self._taken["doc_id"]):
+            split = self.split(Path(location.rpartition(", ")[0]))
+            for doc_id in doc_ids:
+                yield split, location, [query_id, doc_id, 1]
+
+    def find_column(self, our: str, wanted: Container[str]) -> str:
+        """Return "": other columns have no lists."""
+        return ""
+
+
 def _split(line: str, separator: str | None) -> list[str]:
     if separator == "\t":
         return tables.split_tabs(line).cells
@@ -644,10 +696,14 @@ def _open_tables(
     place: Path, columns: Mapping[str, str], files: Mapping[str, Path]
 ) -> list[_CollectionTable]:
     folder = place if find_files(place, "documents") else place / "data"  # where the hub has them
-    opened = []
+    opened = list[_CollectionTable]()
     for name in _COLUMNS:
         paths = list_inside(files[name]) if name in files else find_files(folder, name)
-        opened.append(_CollectionTable(place, name, paths, columns))
+        listed = columns.get("doc_id", _RELEVANT)
+        if name == "judgements" and not paths and listed in opened[-1].there:
+            opened.append(_ListedJudgements(place, opened[-1], listed))
+        else:
+            opened.append(_CollectionTable(place, name, paths, columns))
     for our, column in columns.items():
         tables_of_column = [table for table in opened if our in _COLUMNS[table.name]]
         if not tables_of_column:

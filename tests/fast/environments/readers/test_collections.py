@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 
+from environments import load as load_task
 from environments.readers import files as tables
 from environments.readers import obliq_layout
 from environments.readers.collections import read_collection
@@ -437,6 +438,27 @@ def test_where_no_file_has_a_known_name_it_is_said_how_to_name_one(names, said, 
     put(tmp_path, dict(zip(names, BEIR.values(), strict=True)))
     with pytest.raises(DataError, match=said):
         read_collection(tmp_path, tmp_path / "home")
+
+
+def test_lists_of_documents_in_columns_of_the_queries_judge_and_exclude_as_bright_has_them(
+    tmp_path,
+):
+    lists = {"2": (["7"], ["N/A"]), "q1": (["d/2", "d3", "d3"], ["7"]), "q9": ([], ["7"])}
+    rows = [
+        {"id": query_id, "query": QUERIES[query_id], "gold_ids": gold, "excluded_ids": excluded}
+        for query_id, (gold, excluded) in lists.items()
+    ]
+    for folder, name in (("documents", "corpus"), ("examples", "examples")):
+        (tmp_path / folder).mkdir()
+        table = CORPUS if folder == "documents" else rows
+        pq.write_table(pa.Table.from_pylist(table), tmp_path / folder / f"{name}.parquet")
+    read = read_collection(tmp_path, tmp_path / "home")
+    assert read.qrels == {"2": {"7": 1}, "q1": {"d/2": 1, "d3": 1}}
+    assert read.excluded == {"q1": {"7"}} and read.unjudged == {"q9"}
+    [query] = [query for query in load_task(str(tmp_path)).queries if query.query_id == "q1"]
+    assert query.excluded == {"7"}
+    by_name = read_collection(tmp_path, tmp_path / "home", {"doc_id": "excluded_ids"})
+    assert by_name.qrels == {"q1": {"7": 1}, "q9": {"7": 1}}
 
 
 @pytest.mark.parametrize(
