@@ -15,6 +15,7 @@ from typing import Literal
 
 from environments.base import Judgements
 from evals.run_schemas import Fate
+from evals.scoring.metrics import find_positions
 from tools.records import JsonMapping, JsonObject, Step
 
 Row = JsonMapping  # a step, or another part of an outcome, as it is on disk
@@ -124,12 +125,12 @@ def attribute(
             )
             naming.append((number, step))
     histories = read_histories(naming, grades, judgements.unit_of)
-    ranks = {unit: ranking.index(unit) + 1 for unit in units.intersection(ranking)}
+    positions = find_positions(units, ranking)
     fate = _fates(rows, failed=outcome["error"] is not None)
     relevant = []
     for unit, grade in sorted(grades.items(), key=lambda item: (-item[1], item[0])):
         history = histories.get(unit, DocumentHistory(""))
-        rank = ranks.get(unit, 0)
+        rank = positions.get(unit, -1) + 1
         row = {
             "unit": unit,
             "grade": grade,

@@ -7,6 +7,7 @@ budgets of time, which depend on the machine.
 """
 
 import math
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -286,26 +287,28 @@ def query_trajectory(
     if value is None:
         return {}
     courses = {axis: MetricTrajectory(array("d", [0.0]), array("d", [value])) for axis in axes}
-    changed = False
+    # They are measured where something is paid for; after the last cost the submission counts.
+    unmeasured = list[Row]()
     for step in outcome["trace"]["steps"]:
         if costs := _costs(
             step.get("usage"),
             courses,
             searched=step["tool"] == "search" and not step.get("refused"),
         ):
-            if changed:
-                value = measured.value() or 0.0
-                changed = False
+            value = measured.value_after(unmeasured, value)
+            unmeasured.clear()
             for axis, cost in costs:
                 courses[axis].pay(cost, value)
-        changed |= measured.add(step)
-    value = measured.value() or 0.0
+        unmeasured.append(step)
     for axis, spent in _costs(outcome["usage"], courses):  # calls after the last step
         if (remaining := spent - courses[axis].costs[-1]) > 1e-8:
+            value = measured.value_after(unmeasured, value)
+            unmeasured.clear()
             courses[axis].pay(remaining, value)
-    end = (
-        value if metric in SEEN else metric_from_attribution(metric, outcome["ranking"], row) or 0.0
-    )
+    if metric in SEEN:
+        end = measured.value_after(unmeasured, value)
+    else:
+        end = metric_from_attribution(metric, outcome["ranking"], row) or 0.0
     for course in courses.values():
         course.values[-1] = end
     return courses
@@ -325,7 +328,24 @@ def _costs(
     return [(axis, cost) for axis, cost in costs.items() if axis in axes and cost]
 
 
-class _RankedValue:
+class _ValueSoFar(ABC):
+    """The value of a query after the steps so far."""
+
+    @abstractmethod
+    def add(self, step: Row) -> bool:
+        """Take another step; return whether it can have changed the value."""
+
+    @abstractmethod
+    def value(self) -> float | None:
+        """Return the value; None if it is undefined for the query."""
+
+    def value_after(self, steps: Sequence[Row], value_before: float) -> float:
+        """Take more steps, and return the value after them."""
+        changes = [self.add(step) for step in steps]
+        return (self.value() or 0.0) if any(changes) else value_before
+
+
+class _RankedValue(_ValueSoFar):
     def __init__(
         self,
         row: Row,
@@ -337,9 +357,11 @@ class _RankedValue:
         self._grades = row["grades"]
         self._relevant = frozenset(history["unit"] for history in row["relevant"])
         self._sofar = AnytimeRanking(row.get("units", {}), self._relevant.union(self._grades))
-        self.add = self._sofar.add
         self._places: dict[str, int] | None = None
         self._value: float | None = None
+
+    def add(self, step: Row) -> bool:
+        return self._sofar.add(step)
 
     def value(self) -> float | None:
         places = self._sofar.places(self._depth)
@@ -350,7 +372,7 @@ class _RankedValue:
 
 
 # Of relevant documents: what came back from a search so far, or was shown to a model
-class _SeenShare:
+class _SeenShare(_ValueSoFar):
     def __init__(self, row: Row, metric: str) -> None:
         self._relevant = frozenset(doc_id["unit"] for doc_id in row["relevant"])
         self._unit_of = row.get("units", {})

@@ -81,6 +81,8 @@ LANGUAGE = (
     f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)}, "
     f"Win(LABEL) and your own as FILE.py:NAME"
 )
+# Units of a ranking that are looked for one by one: with more, one pass over it takes less time.
+_FEW = 10
 WHOLE_RANKING = 1_000_000_000  # the depth of a metric without one
 _DEPTH = re.compile(r"@([1-9]\d{0,8})$")
 _LARGEST_VALUE = 2**53  # of a user's metric, so that scores.csv holds it exactly
@@ -293,10 +295,13 @@ def metric_from_attribution(name: str, ranking: Sequence[str], row: JsonMapping)
 
     That line does not have which documents are judged, so Judged@k cannot be computed from it.
     """
-    units = row.get("units", {})
-    collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
+    if units := row.get("units"):
+        ranking = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
+    metric = parse_metric(name)
+    if metric.function in RANKING:
+        ranking = ranking[: metric.depth]  # it depends on no document further down
     relevant = {history["unit"] for history in row["relevant"]}
-    judged = judge_units(collapsed, row["grades"], relevant)
+    judged = judge_units(ranking, row["grades"], relevant)
     return apply_metric(name, dataclasses.replace(judged, nothing=row.get("nothing")))
 
 
@@ -324,11 +329,10 @@ def judge_units(
     gains = [0.0] * len(units)
     hits = [False] * len(units)
     have_judgement = [False] * len(units)
-    for position, unit in enumerate(units):
-        if unit in named:  # few are
-            gains[position] = grades.get(unit, 0.0)
-            hits[position] = unit in relevant
-            have_judgement[position] = unit in judged
+    for unit, position in find_positions(named, units).items():
+        gains[position] = grades.get(unit, 0.0)
+        hits[position] = unit in relevant
+        have_judgement[position] = unit in judged
     return JudgedRanking(
         gains=gains,
         ideal=sorted(grades.values(), reverse=True),
@@ -336,6 +340,14 @@ def judge_units(
         relevant=len(relevant),
         judged=have_judgement,
     )
+
+
+def find_positions(wanted: set[str], units: Sequence[str]) -> dict[str, int]:
+    """Return where the `wanted` units stand that are among `units`, each of which is there once."""
+    shared = wanted.intersection(units)
+    if len(shared) < _FEW:
+        return {unit: units.index(unit) for unit in shared}
+    return {unit: position for position, unit in enumerate(units) if unit in shared}
 
 
 def measure_unjudged(
