@@ -181,6 +181,8 @@ class ScoresSchema(TypedDict):
     metric: NotRequired[str]
     metrics: Annotated[dict[str, _Measured], Field(min_length=1)]
     losses: NotRequired[_Losses | None]
+    searchers: NotRequired[dict[str, Number | None]]  # means of the figures of behaviour
+    query_seconds: NotRequired[Amount | None]  # of all queries, one after another
     unjudged: NotRequired[
         dict[str, dict[str, Number]]
     ]  # of tasks with pooled judgements, by metric

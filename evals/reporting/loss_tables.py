@@ -302,9 +302,9 @@ def systems_table(groups: Sequence[Group]) -> ResultTable | None:
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         with suppress(DataError):  # an earlier version has scored it
-            figures = behaviour.summarize(run, behaviour.observe_run(run))["figures"]
-            if figures["searches"]["mean"]:
-                means = [number(estimate["mean"], "{:.3f}", "") for estimate in figures.values()]
+            figures = behaviour.figure_means(run)
+            if figures["searches"]:
+                means = [number(mean, "{:.3f}", "") for mean in figures.values()]
                 rows.append(
                     [
                         str(group.system(run)),

@@ -15,13 +15,14 @@ A decision holds until a later decision about the same document.
 
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tools.records import Submission, step_json
-from tools.retrievers.fusion import whole_reciprocal_ranks
-from tools.session import Session
+
+if TYPE_CHECKING:  # retrievers are behind it, which scoring does without
+    from tools.session import Session
 
 Row = Mapping[str, Any]  # a step as it is on disk
 _TIER = 2**56  # between tiers: more than 10,000 searches can give a document
@@ -65,7 +66,7 @@ class AnytimeRanking:
         self._steps += 1
         if tool == "search":
             # Whole numbers, so that the same ranks in another order are a tie.
-            self._sums[numbers] += whole_reciprocal_ranks(len(numbers))
+            self._sums[numbers] += _whole_reciprocal_ranks(len(numbers))
         elif tool == "select":
             self._select(numbers, step.get("hop", 0))
         elif tool == "drop":
@@ -138,7 +139,16 @@ class AnytimeRanking:
         return ranking
 
 
-def submit_anytime(session: Session, *, reason: str = "budget") -> Submission:
+def _whole_reciprocal_ranks(depth: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Return 1 / (60 + rank) as whole numbers of 2^-40, shape (depth,).
+
+    Their sums do not depend on the order, so equal ranks in another order are a tie.
+    """
+    ranks = np.arange(1, depth + 1, dtype=np.int64)
+    return 2**40 // (60 + ranks)
+
+
+def submit_anytime(session: "Session", *, reason: str = "budget") -> Submission:
     """Submit the ranking that the trace has by now, for a session that ended without a submission;
     by default, by a limit.
     """
@@ -146,7 +156,7 @@ def submit_anytime(session: Session, *, reason: str = "budget") -> Submission:
     return session.submit(anytime_ranking(session), why=reason)
 
 
-def anytime_ranking(session: Session) -> tuple[str, ...]:
+def anytime_ranking(session: "Session") -> tuple[str, ...]:
     """Return the ranking that the trace has by now."""
     ranking = AnytimeRanking({}, ())
     for step in session.trace.steps:

@@ -17,7 +17,7 @@ from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
-from evals.scoring.budget_curves import query_trajectory
+from evals.scoring.budget_curves import MetricTrajectory, query_trajectory
 from evals.scoring.metrics import check_metric, is_pairwise
 from evals.scoring.system_names import name_systems
 from tools import schemas
@@ -112,108 +112,151 @@ def observe_run(
     asked = query_ids or run.query_ids
     # In one reading of each file.
     rows = zip(asked, run.outcomes.rows(asked), run.judged.rows(asked), strict=True)
-    return {query_id: _observe(run, outcome, row) for query_id, outcome, row in rows}
+    depth = run.config["depth"]
+    return {query_id: _observe(outcome, row, run.metric, depth) for query_id, outcome, row in rows}
 
 
-def _observe(run: scored_run.ScoredRun, outcome: JsonMapping, row: JsonMapping) -> QueryBehaviour:
+def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) -> QueryBehaviour:
     """Return the behaviour in a query from its `outcome` and its `row` of attribution.jsonl."""
-    observer = _StepObserver(row)
-    for number, step in enumerate(outcome["trace"]["steps"]):
-        observer.add(number, step)
-    figures = observer.figures
-    searches = observer.searches
-    for note, led_to in observer.notes:
-        if led_to:
-            leads = any(observer.first_found[search] for search in led_to)
-            figures["notes"].append((int(leads), note))
-    figures["searches"] = [(len(searches), max(searches, default=0))]
-    figures["repeats"] = [(len(observer.repeats), max(observer.repeats, default=0))]
-    if not is_pairwise(run.metric):
-        trajectories = query_trajectory(outcome, row, run.metric, ["searches"], run.config["depth"])
-        for trajectory in trajectories.values():
-            final = trajectory.values[-1]
-            # Number of searches after which the value is still another, and then the final value.
-            last = 0
-            for count, value in enumerate(trajectory.values, 1):
-                if value != final:
-                    last = count
-            step_number = searches[last - 1] if 0 < last <= len(searches) else 0
-            figures["decided"] = [(last, step_number)]
+    observer = _StepObserver(outcome, row, metric, depth)
     surfaced = {}
     for unit, history in observer.relevant.items():
         search = history.get("search")
-        if search in searches:
-            surfaced[unit] = searches.index(search) + 1
+        if search in observer.searches:
+            surfaced[unit] = observer.searches.index(search) + 1
     return QueryBehaviour(
-        figures,
-        observer.costs,
+        observer.figures,
+        observer.add_up_costs(outcome["trace"]["steps"]),
         observer.notes,
         surfaced,
         lost=row["relevant"],
     )
 
 
-class _StepObserver:
-    """Takes the steps of a query in their order, and keeps figures, costs and notes."""
+class FigureMeans:
+    """Takes the queries of a run, and keeps the values of their figures for the means."""
 
-    def __init__(self, row: JsonMapping) -> None:
-        """`row` is the query's line of attribution.jsonl."""
+    def __init__(self, metric: str, depth: int) -> None:
+        """`metric` is the headline metric, `depth` that of the run's rankings."""
+        self._metric = metric
+        self._depth = depth
+        self._values = dict[str, list[float]]({name: [] for name in FIGURES})
+
+    def add(self, outcome: JsonMapping, row: JsonMapping) -> None:
+        """Take a query by its `outcome` and its `row` of attribution.jsonl."""
+        figures = _StepObserver(outcome, row, self._metric, self._depth).figures
+        for name, values in figures.items():
+            self._values[name] += [value for value, _ in values]
+
+    def json(self) -> dict[str, float | None]:
+        """Return the mean of each figure; None if it has no value."""
+        return {name: fmean(values) if values else None for name, values in self._values.items()}
+
+
+def figure_means(run: scored_run.ScoredRun) -> dict[str, float | None]:
+    """Return the mean of each figure of a run, from its scores if they have it.
+
+    DataError if an earlier version scored it.
+    """
+    if (kept := run.scores.get("searchers")) is not None:
+        return dict(kept)
+    figures = summarize(run, observe_run(run))["figures"]
+    return {name: figure["mean"] for name, figure in figures.items()}
+
+
+class _StepObserver:
+    """The figures and notes of a query, from its steps in their order."""
+
+    def __init__(self, outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) -> None:
+        """`row` is the query's line of attribution.jsonl, `metric` the headline metric."""
         self._units = row.get("units", {})
         self.relevant = {history["unit"]: history for history in row["relevant"]}
         # number of a search -> relevant documents that it surfaced first
         self.first_found = Counter(history.get("search") for history in row["relevant"])
         self.figures = defaultdict[str, list[tuple[float, int]]](list)
-        self.costs = defaultdict[str, Counter[str]](Counter)
         self.searches = list[int]()
-        self.repeats = list[int]()
         self.notes = list[tuple[int, list[int]]]()
+        self._repeats = list[int]()
         self._words_before = set[str]()
         self._results_before = set[str]()
-        self._calls_so_far = 0
+        self._last_search: JsonMapping = {"argument": "", "doc_ids": ()}
+        for number, step in enumerate(outcome["trace"]["steps"]):
+            self._add(number, step)
+        for note, led_to in self.notes:
+            if led_to:
+                leads = any(self.first_found[search] for search in led_to)
+                self.figures["notes"].append((int(leads), note))
+        self.figures["searches"] = [(len(self.searches), max(self.searches, default=0))]
+        self.figures["repeats"] = [(len(self._repeats), max(self._repeats, default=0))]
+        if not is_pairwise(metric):
+            for trajectory in query_trajectory(outcome, row, metric, ["searches"], depth).values():
+                self._add_decided(trajectory)
 
-    def add(self, number: int, step: JsonMapping) -> None:
-        """Take the next step."""
-        usage = Counter(step.get("usage") or {})
+    def _add(self, number: int, step: JsonMapping) -> None:
         tool = step["tool"]
-        cost = {
-            "steps": 1,
-            "seconds": step.get("seconds", 0),
-            "calls": usage["calls"],
-            "tokens": usage["input_tokens"] + usage["output_tokens"],
-        }
-        if tool == "search" and not step.get("refused") and not step.get("among"):
+        if _surfaces(step):
             self._add_search(number, step)
-            cost |= {"searches": 1, "relevant": self.first_found[number]}
         elif tool == "note" and (not self.notes or self.notes[-1][1]):
             self.notes.append((number, []))
         elif tool == "repeat":
-            self.repeats.append(number)
+            self._repeats.append(number)
         elif tool == "select":
             for doc_id in step["doc_ids"]:
                 is_relevant = self._units.get(doc_id, doc_id) in self.relevant
                 self.figures["selected"].append((int(is_relevant), number))
-        self._calls_so_far += usage["calls"]
-        # Rounded up to 1, 2, 4, 8 ...
-        calls = 1 << max(0, self._calls_so_far - 1).bit_length()
-        for key in (f"hop {step.get('hop', 0)}", f"call {calls}", tool):
-            self.costs[key].update(cost)
 
     def _add_search(self, number: int, step: JsonMapping) -> None:
-        words = set(content_words(step["argument"]))
-        results = set(step["doc_ids"])
         # The first search is new by itself, which says nothing.
-        if self.searches and words:
-            share = _share_of_new(words, self._words_before)
-            self.figures["new_words"].append((share, number))
-        if self.searches and results:
-            share = _share_of_new(results, self._results_before)
-            self.figures["new_results"].append((share, number))
+        if self.searches:
+            self._words_before.update(content_words(self._last_search["argument"]))
+            self._results_before.update(self._last_search["doc_ids"])
+            if words := set(content_words(step["argument"])):
+                share = _share_of_new(words, self._words_before)
+                self.figures["new_words"].append((share, number))
+            if results := set(step["doc_ids"]):
+                share = _share_of_new(results, self._results_before)
+                self.figures["new_results"].append((share, number))
+        self._last_search = step
         self.figures["relevant"].append((self.first_found[number], number))
         self.searches.append(number)
-        self._words_before |= words
-        self._results_before |= results
         if self.notes:
             self.notes[-1][1].append(number)
+
+    def _add_decided(self, trajectory: MetricTrajectory) -> None:
+        final = trajectory.values[-1]
+        # Number of searches after which the value is still another, and then the final value.
+        last = 0
+        for count, value in enumerate(trajectory.values, 1):
+            if value != final:
+                last = count
+        step_number = self.searches[last - 1] if 0 < last <= len(self.searches) else 0
+        self.figures["decided"] = [(last, step_number)]
+
+    def add_up_costs(self, steps: Sequence[JsonMapping]) -> dict[str, Counter[str]]:
+        """Return the costs of the query's steps by hop, by model calls so far, and by kind."""
+        costs = defaultdict[str, Counter[str]](Counter)
+        calls_so_far = 0
+        for number, step in enumerate(steps):
+            usage = Counter(step.get("usage") or {})
+            cost = {
+                "steps": 1,
+                "seconds": step.get("seconds", 0),
+                "calls": usage["calls"],
+                "tokens": usage["input_tokens"] + usage["output_tokens"],
+            }
+            if _surfaces(step):
+                cost |= {"searches": 1, "relevant": self.first_found[number]}
+            calls_so_far += usage["calls"]
+            # Rounded up to 1, 2, 4, 8 ...
+            calls = 1 << max(0, calls_so_far - 1).bit_length()
+            for key in (f"hop {step.get('hop', 0)}", f"call {calls}", step["tool"]):
+                costs[key].update(cost)
+        return costs
+
+
+def _surfaces(step: JsonMapping) -> bool:
+    """Return whether a step is a search that can surface documents."""
+    return step["tool"] == "search" and not step.get("refused") and not step.get("among")
 
 
 def _share_of_new(items: set[str], before: set[str]) -> float:

@@ -22,6 +22,7 @@ from evals import run_folder
 from evals.run_folder import load_environment
 from evals.run_sittings import explain_resuming
 from evals.scoring.attribution import LossCounts, attribute, attribution_json, choose_cutoffs
+from evals.scoring.behaviour import FigureMeans
 from evals.scoring.metrics import (
     Values,
     add_metrics,
@@ -73,7 +74,8 @@ def score(
         raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
     tally = _Tally()
     losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
-    values, errors = _score_queries(path, environment, outcomes, tally, losses)
+    figures = FigureMeans(environment.metric, config["depth"])
+    values, errors = _score_queries(path, environment, outcomes, tally, losses, figures)
     _write_columns(path / "scores.csv", values, errors)
     digests = run_folder.start_digests(path, _FILES)
     tally_summary = tally.summary(config, len(query_ids))
@@ -98,6 +100,7 @@ def score(
         "candidates": candidates,
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
+        "searchers": figures.json(),
         **({"metric_code": metric_code} if metric_code else {}),
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
         "notes": [
@@ -156,6 +159,7 @@ def _score_queries(
     outcomes: run_folder.JsonlIndex,
     tally: "_Tally",
     losses: LossCounts,
+    figures: FigureMeans,
 ) -> tuple[Values, dict[str, str]]:
     judgements = environment.judgements[environment.headline]
     values = Values()
@@ -180,9 +184,9 @@ def _score_queries(
             trec.buffer.write(lines.encode("utf-8", "backslashreplace"))
             relevant = attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
-            attributed.write(
-                files.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n"
-            )
+            row = attribution_json(query.text, relevant, outcome, judgements)
+            figures.add(outcome, row)
+            attributed.write(files.dumps(row) + "\n")
     return values, errors
 
 
@@ -386,6 +390,7 @@ class _Tally:
             dict.fromkeys(("documents", "cut", "characters", "left_out"), 0)
         )
         self._usage = Usage()
+        self._seconds = list[float]()
 
     def add(self, outcome: run_folder.Outcome) -> None:
         trace = outcome["trace"]
@@ -410,6 +415,8 @@ class _Tally:
         self._used_in_part.update(trace.get("used_in_part", {}))
         self._read.update(_count_read(trace["steps"]))
         self._usage += usage_from_json(outcome["usage"])
+        if outcome.get("seconds") is not None:
+            self._seconds.append(outcome["seconds"])
 
     def summary(self, config: run_folder.Config, queries: int) -> JsonObject:
         usage = usage_json(self._usage)
@@ -439,6 +446,7 @@ class _Tally:
             "read": dict(self._read),
             "metrics": {},
             "usage": usage,
+            "query_seconds": round(sum(self._seconds), 4) if self._seconds else None,
         }
         return summary | {"notes": describe_cuts(summary)}
 

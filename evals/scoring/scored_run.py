@@ -143,9 +143,12 @@ class ScoredRun:
         return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
 
     @cached_property
-    def seconds(self) -> list[float]:
-        """The seconds that each query took, in the order of the outcomes."""
-        return [outcome["seconds"] for outcome in self.outcomes.values()]
+    def seconds(self) -> float:
+        """The seconds that its queries took, one after another."""
+        kept: float | None = self.scores.get("query_seconds")
+        if kept is None:  # an earlier version has scored it
+            return float(sum(outcome["seconds"] for outcome in self.outcomes.values()))
+        return kept
 
     @cached_property
     def judged(self) -> run_folder.JsonlIndex:

@@ -403,7 +403,7 @@ def lay_out_costs(results: StudyResults) -> ResultTable:
     table = _cost_table(results)
     seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
     for (row, _), repeats in results.runs.items():
-        seconds[row] += sum(sum(run.seconds) for run in repeats)
+        seconds[row] += sum(run.seconds for run in repeats)
     rows = [
         [
             *cells,
@@ -417,16 +417,9 @@ def lay_out_costs(results: StudyResults) -> ResultTable:
 def _seconds_table(results: StudyResults) -> ResultTable:
     rows = []
     for (row, task), repeats in results.runs.items():
-        seconds = [taken for run in repeats for taken in run.seconds]
-        rows.append(
-            [
-                row,
-                task,
-                str(len(seconds)),
-                f"{sum(seconds):.2f}",
-                f"{sum(seconds) / len(seconds):.4f}",
-            ]
-        )
+        seconds = sum(run.seconds for run in repeats)
+        answers = sum(len(run.query_ids) for run in repeats)
+        rows.append([row, task, str(answers), f"{seconds:.2f}", f"{seconds / answers:.4f}"])
     return report_table(
         "study-seconds",
         "Seconds",

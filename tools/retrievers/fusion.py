@@ -8,9 +8,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tools.corpus import Corpus
 from tools.errors import UsageError, require_at_least
 from tools.number_format import plural
@@ -28,15 +25,6 @@ def reciprocal_ranks(
 ) -> list[float]:
     """Return numerator / (constant + rank) for the ranks from 1 to `depth`."""
     return [numerator / (constant + rank) for rank in range(1, depth + 1)]
-
-
-def whole_reciprocal_ranks(depth: int) -> NDArray[np.int64]:
-    """Return reciprocal ranks as whole numbers of 2^-40, shape (depth,).
-
-    Their sums do not depend on the order, so equal ranks in another order are a tie.
-    """
-    ranks = np.arange(1, depth + 1, dtype=np.int64)
-    return 2**40 // (RRF_CONSTANT + ranks)
 
 
 def reciprocal_rank_fusion(

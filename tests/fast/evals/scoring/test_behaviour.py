@@ -9,7 +9,8 @@ from openai_server import given, ids
 from environments.base import Judgements
 from evals import behaviour as module
 from evals.scoring.attribution import attribute, attribution_json
-from evals.scoring.behaviour import compare_behaviour
+from evals.scoring.behaviour import compare_behaviour, figure_means
+from evals.scoring.scored_run import read_scored_run
 from evals.viewer.data import ViewerApi
 from tools.errors import UsageError
 
@@ -159,6 +160,8 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
     done = command(*runs, "--json")
     for run, found in zip(runs, done.json["runs"], strict=True):
         scores = json.loads((run / "scores.json").read_text())
+        means = {name: figure["mean"] for name, figure in found["figures"].items()}
+        assert scores["searchers"] == means
         lost = sum(many for fate, many in scores["losses"]["documents"].items() if fate != "found")
         assert sum(one["documents"] for one in found["failures"].values()) == lost
         calls = dict.fromkeys(
@@ -183,6 +186,18 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
     )
     with pytest.raises(UsageError, match="not asked the same"):
         compare_behaviour([*runs, other])
+
+
+def test_figures_and_seconds_of_a_run_scored_by_an_earlier_version_are_counted_again(tmp_path):
+    path = run_folders.run_in(tmp_path, "--program", "multihop", "--task", "congress", "--limit", 2)
+    kept = read_scored_run(path)
+    scores = json.loads((path / "scores.json").read_text())
+    for key in ("searchers", "query_seconds", "digest"):
+        del scores[key]
+    (path / "scores.json").write_text(json.dumps(scores))
+    counted = read_scored_run(path)
+    assert figure_means(counted) == figure_means(kept)
+    assert counted.seconds == pytest.approx(kept.seconds)
 
 
 def test_a_model_names_the_causes_of_a_sample_and_is_asked_about_each_failure_once(
