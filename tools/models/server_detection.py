@@ -19,7 +19,9 @@ import orjson
 from tools.models.model_spec import UNKNOWN, ServerInfo, ServerKind
 from tools.records import JsonMapping, JsonObject
 
-SECONDS = 2.0  # for each of the two questions
+# For each of the two questions. A server that is busy with long prompts answers late, and a run whose server is
+# taken for an unknown one has other prompts, which a later sitting would pay for again.
+SECONDS = 20.0
 _MOST = 1_000_000_000  # tokens of a window; more is a mistake
 
 _LLAMA = ("thinking_budget_tokens",)
