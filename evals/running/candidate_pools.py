@@ -18,7 +18,8 @@ from itertools import islice, zip_longest
 from random import Random
 
 from environments.base import Environment
-from tools.errors import NotApplicable, UsageError
+from tools import plugins
+from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.number_format import plural
 from tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
 from tools.records import Hit, JsonObject, Query
@@ -89,7 +90,7 @@ class Pool:
         for start in range(0, len(queries), at_once):
             batch = queries[start : start + at_once]
             searches = [Search(query.text, query.objective, query.excluded) for query in batch]
-            lists = [retriever.search_many(searches, depth) for retriever in retrievers]
+            lists = [_search(retriever, searches, depth) for retriever in retrievers]
             for query, *hits in zip(batch, *lists, strict=True):
                 chosen = self._choose(environment, query, round_robin(hits))
                 pooled_queries.append(replace(query, candidates=frozenset(chosen)))
@@ -112,6 +113,19 @@ class Pool:
         if self.kind == HIDDEN:
             return _hide_relevant(order, environment, query, self.size)
         return order[: self.size]
+
+
+def _search(retriever: Retriever, searches: Sequence[Search], depth: int) -> list[list[Hit]]:
+    """Return the hits of every search. OwnCodeFailed if a user's own retriever raises."""
+    try:
+        with plugins.contained():
+            return retriever.search_many(searches, depth)
+    except Exception as error:
+        line = plugins.user_code_line(error)
+        if not line or isinstance(error, SextantError):
+            raise
+        problem = f"{type(error).__name__}: {plugins.show(error)}{line}"
+        raise OwnCodeFailed(f"retriever {retriever.name} failed: {problem}") from error
 
 
 def round_robin(results: Sequence[Sequence[Hit]]) -> list[str]:

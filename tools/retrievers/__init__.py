@@ -475,6 +475,8 @@ def _construct(
             raise
         reason = f"{type(error).__name__}: {plugins.show(error)}{line}"
         raise OwnCodeFailed(f"{spec} cannot be built: {reason}") from error
+    if spec.kind not in RETRIEVERS:
+        retriever.known = corpus
     if not hasattr(retriever, "name"):  # a class of a user need not set it
         model = spec.subject or retriever_type.model
         parts = [part.name for part in retriever.parts]

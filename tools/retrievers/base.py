@@ -3,8 +3,9 @@
 The table of retrievers is in __init__.py, the reading of expressions such as fusion(...) in expressions.py.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.corpus import StoredIds
+from tools.errors import DataError
+from tools.number_format import plural
 from tools.records import Hit
 
 Ids = Collection[str]  # of documents
@@ -36,6 +39,8 @@ class Retriever(ABC):
 
     name: str  # with every parameter that changes a ranking, e.g. "bm25(k1=0.9,b=0.4)"
     parts: tuple["Retriever", ...] = ()  # those that it is made of
+    # The documents that there are, if its class is a user's own: its answers are checked then
+    known: Collection[str] | None = None
     # Of itself, not of its parts:
     needs_pool: ClassVar[bool] = False  # is only for tasks that rank candidate pools
     gives_pool: ClassVar[bool] = False  # its first part finds the pool that the others rank
@@ -85,8 +90,14 @@ class Retriever(ABC):
         `search` for it alone.
         """
         wordy = [search for search in searches if search.text.strip() and k > 0]
-        results = iter(self._search_many(wordy, k) if wordy else ())
-        return [next(results) if search.text.strip() and k > 0 else [] for search in searches]
+        results = self._search_many(wordy, k) if wordy else []
+        if self.known is not None and wordy:
+            try:
+                results = _check_results(results, wordy, k, self.known)
+            except ValueError as error:
+                raise DataError(f"retriever {self.name} {error}; {_ANSWER}") from None
+        answers = iter(results)
+        return [next(answers) if search.text.strip() and k > 0 else [] for search in searches]
 
     @abstractmethod
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
@@ -97,6 +108,68 @@ class Retriever(ABC):
         if there is no limit.
         """
         return max((part.left_out(text, instruction) for part in self.parts), default=0)
+
+
+_ANSWER = (
+    "_search_many returns a list for each search, of at most k different Hit(doc_id, score) from the "
+    "corpus, without excluded ones, the highest score first"
+)
+
+
+def _check_results(
+    results: Any, searches: Sequence[Search], k: int, known: Collection[str]
+) -> list[list[Hit]]:
+    """Return the answers of a user's retriever as hits of Python's own types.
+
+    ValueError tells the first that are none.
+    """
+    if not isinstance(results, Iterable):
+        raise ValueError(f"answered {_describe(results)}")
+    lists = list(results)
+    if len(lists) != len(searches):
+        asked = plural(len(searches), "search", "searches")
+        raise ValueError(f"answered {len(lists)} of {asked}")
+    return [
+        _check_hits(hits, search, k, known) for hits, search in zip(lists, searches, strict=True)
+    ]
+
+
+def _check_hits(hits: Any, search: Search, k: int, known: Collection[str]) -> list[Hit]:
+    if not isinstance(hits, Iterable):
+        raise ValueError(f"answered a search with {_describe(hits)}")
+    checked = dict[str, Hit]()
+    last = math.inf
+    for hit in hits:
+        if not (isinstance(hit, tuple) and len(hit) == len(Hit._fields)):
+            raise ValueError(f"gave {_describe(hit)} as a hit")
+        doc_id, score = hit
+        if not isinstance(doc_id, str) or doc_id not in known:
+            raise ValueError(f"gave the id {_describe(doc_id)}, which no document has")
+        if doc_id in checked:
+            raise ValueError(f"gave {_describe(doc_id)} twice")
+        if doc_id in search.excluded or (search.among is not None and doc_id not in search.among):
+            raise ValueError(f"gave {_describe(doc_id)}, which was not to come back")
+        try:
+            number = math.nan if isinstance(score, str) else float(score)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"gave the score {_describe(score)}")
+        if number > last:
+            raise ValueError(f"gave the score {number:g} after {last:g}")
+        last = number
+        checked[str(doc_id)] = Hit(str(doc_id), number)
+    if len(checked) > k:
+        raise ValueError(f"gave {plural(len(checked), 'hit')} where k is {k}")
+    return list(checked.values())
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, str):
+        return f"{str(value)!r:.60}"  # NumPy's texts, too
+    if isinstance(value, int | float | None):
+        return repr(value)
+    return f"a {type(value).__name__}"
 
 
 class NullRetriever(Retriever):

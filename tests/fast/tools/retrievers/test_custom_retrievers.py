@@ -8,9 +8,11 @@ import pytest
 
 from programs.compiled import Compiled, write
 from tools import retrievers
-from tools.errors import UsageError
+from tools.errors import DataError, UsageError
+from tools.records import Hit
 from tools.retrievers import __main__ as command
 from tools.retrievers import canonicalize, contract
+from tools.retrievers.base import Search
 
 GUIDE = Path(__file__).parents[4] / "docs/guide/retriever.md"
 CODE = GUIDE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
@@ -137,6 +139,51 @@ def test_what_is_no_retriever_of_ones_own_is_said_in_one_line(folder, text, said
     with pytest.raises(UsageError) as refused:
         retrievers.build(text, contract.CORPUS)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+ANSWERS = "[self._search(search, k) for search in searches]"
+HITS = "[[Hit({}, {}) for n in range(3)] for search in searches]"
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (f"{ANSWERS}[:1]", "answered 1 of 2 searches"),
+        (f"{ANSWERS} * 2", "answered 4 of 2 searches"),
+        ("None", "answered None"),
+        ("[None for search in searches]", "answered a search with None"),
+        ("np.array([['d1', 'd2']])[[0, 0]]", "gave 'd1' as a hit"),
+        (HITS.format("n", "1.0"), "gave the id 0, which no document has"),
+        (HITS.format("f'd{n}'", "1.0"), "gave the id 'd0', which no document has"),
+        (HITS.format("'d2'", "1.0"), "gave 'd2' twice"),
+        (HITS.format("f'd{n + 1}'", "n"), "gave the score 1 after 0"),
+        (HITS.format("f'd{n + 1}'", "np.nan"), "gave the score nan"),
+        (HITS.format("f'd{n + 1}'", "'high'"), "gave the score 'high'"),
+        (HITS.format("f'd{n + 4}'", "1.0"), "gave 'd4', which was not to come back"),
+        ("[self._search(search, k + 2) for search in searches]", "gave 3 hits where k is 1"),
+    ],
+)
+def test_what_is_no_answer_to_searches_is_said_with_the_retriever_s_name(folder, answers, said):
+    (folder / "of_mine.py").write_text(CODE.replace(ANSWERS, answers))
+    own = retrievers.build("fusion(of_mine.py:Overlap,bm25)", contract.CORPUS).parts[0]
+    searches = [Search("blue blood", excluded={"d4"}), Search("blood octopus", excluded={"d4"})]
+    with pytest.raises(DataError, match=f"retriever .*Overlap.* {said}; _search_many returns"):
+        own.search_many(searches, 1)
+
+
+def test_hits_of_numpy_s_types_are_plain_and_pairs_are_hits(folder):
+    answers = "[[(np.str_(f'd{n}'), np.float32(1 / n)) for n in (1, 2)] for search in searches]"
+    (folder / "of_mine.py").write_text(CODE.replace(ANSWERS, answers))
+    [hit, _] = retrievers.build("of_mine.py:Overlap", contract.CORPUS).search("blood", 2)
+    assert type(hit) is Hit and (type(hit.doc_id), type(hit.score)) == (str, float)
+
+
+def test_a_retriever_that_fails_as_a_pool_is_made_is_said_in_one_line(folder, run):
+    (folder / "of_mine.py").write_text(CODE.replace(ANSWERS, "[{}['vector']]"))
+    words = ("--program", "retrieve", "--task", "congress", "--pool", "union:3")
+    refused = run(*words, "--retriever", "of_mine.py:Overlap")
+    assert refused.code == 2 and refused.err.count("\n") == 1
+    assert "Overlap(prefix=20) failed: KeyError: 'vector' (of_mine.py, line" in refused.err
 
 
 def test_a_file_that_only_a_compiled_file_names_is_not_run(folder, run):
