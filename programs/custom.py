@@ -11,18 +11,22 @@
 
 import inspect
 import re
+import shutil
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from enum import Enum
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 import dspy
 import httpx
 import pydantic
+from dspy.primitives.code_interpreter import CodeInterpreterError
+from dspy.primitives.python_interpreter import PythonInterpreter
 from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
@@ -423,7 +427,8 @@ class CustomProgram(Program):
         """Search for a query."""
         with (
             dspy.context(
-                callbacks=[*dspy.settings.callbacks, _ForeignCallCounter(dspy.settings.lm)]
+                callbacks=[*dspy.settings.callbacks, _ForeignCallCounter(dspy.settings.lm)],
+                interpreter_factory=dspy.settings.interpreter_factory or _make_interpreter,
             ),
             lend_event_loop(),
         ):
@@ -577,6 +582,11 @@ def _explain(error: BaseException) -> str:
                 "retrieves with dspy.Retrieve, which has no retriever here; call search instead, "
                 "which its constructor may ask for, or `from programs.custom import search`"
             )
+        if isinstance(cause, CodeInterpreterError) and "Deno" in words:  # DSPy's
+            return (
+                "runs code that its model writes, for which DSPy needs Deno 2: `pip install deno`, or "
+                "give another interpreter_factory"
+            )
         if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(words):
             return (
                 f"uses an object of another event loop ({words[:200]}); each query has a loop of "
@@ -585,6 +595,13 @@ def _explain(error: BaseException) -> str:
                 "the file"
             )
     return ""
+
+
+def _make_interpreter() -> PythonInterpreter:
+    """Make DSPy's interpreter of code, which looks for Deno only after the model has written some."""
+    if not (find_spec("deno") or shutil.which("deno")):
+        raise CodeInterpreterError("there is no Deno")
+    return PythonInterpreter()
 
 
 def _inputs_of(module: Any, label: str) -> list[str]:

@@ -391,6 +391,28 @@ def test_a_program_s_own_call_with_tools_gets_the_calls_as_from_a_plain_model_of
     assert outcome(ask, corpus, spec=server.spec)["trace"]["steps"][0]["argument"] == "octopus"
 
 
+CODE_MODULES = {
+    "ProgramOfThought": lambda: dspy.ProgramOfThought("query -> words"),
+    "CodeAct": lambda: dspy.CodeAct("query -> words", tools=[ask_by_request]),
+    "RLM": lambda: dspy.RLM("query -> words"),
+}
+
+
+@pytest.mark.parametrize("name", CODE_MODULES)
+def test_a_module_that_runs_code_says_that_it_needs_deno_before_it_asks_its_model(
+    name, corpus, server, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(custom, "find_spec", lambda package: None)  # a runtime by pip, perhaps
+
+    def answer(query, search):
+        return search(CODE_MODULES[name]()(query=query).words)
+
+    refused = outcome(answer, corpus, spec=server.spec)
+    assert isinstance(refused, UsageError) and "needs Deno 2: `pip install deno`" in str(refused)
+    assert server.requests == []
+
+
 def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
     found = outcome(lambda query, search: ["d9", *search(query), "d8", "d2"], corpus)
     assert (
