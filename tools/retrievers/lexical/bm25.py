@@ -25,9 +25,9 @@ from tools.records import Hit
 from tools.retrievers.base import Ranker, Retriever, Search, kth_score_lower_bound
 from tools.retrievers.expressions import Value, format_expression
 from tools.retrievers.index_store import find_relatives, index_code_digest, open_index
-from tools.retrievers.lexical import inverted_index, numba_kernels
+from tools.retrievers.lexical import inverted_index
 from tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
-from tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
+from tools.retrievers.lexical.numba_kernels import Ints, Rows, accumulate_counts, run_in_threads
 from tools.text import STOP_WORDS, TermStatistics, bigram_words, content_words
 
 _SOURCES = (
@@ -38,6 +38,7 @@ _SOURCES = (
     "tools.retrievers.lexical.rank_bm25",
     "tools.retrievers.lexical.inverted_index",
 )
+_TOGETHER = 4  # segments that are searched at a time: 1 MB of float32 scores
 _WORD_CHARACTERS = (
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w
 )
@@ -155,6 +156,7 @@ class LexicalRetriever(Retriever):
         parts; None is its own. Texts are not blank, and `k` is at least 1. Scores are equal to the
         last bit to those of the whole.
         """
+        average = totals.words / totals.documents
 
         def search(position: int) -> list[Hit]:
             query = searches[position]
@@ -164,43 +166,25 @@ class LexicalRetriever(Retriever):
             )
             allowed = self.ranker.allowed(query.excluded, query.among)
 
-            def score(numbers: Sequence[int]) -> tuple[Rows, NDArray[Any]]:  # of candidates
+            def score(segments: range) -> tuple[Rows, NDArray[Any]]:  # of candidates
                 candidates = np.empty(0, np.int32)
                 best = np.empty(0, self.dtype)
-                buffer = np.empty(inverted_index.SIZE, self.dtype)
-                table = np.empty(0, self.dtype)
                 # k of the documents so far reach the floor
                 floor = -np.inf
                 room = 2 * k
-                for number in numbers:
-                    segment = self._index.segments[number]
-                    if segment.shares[0] != (average := totals.words / totals.documents):
-                        segment.shares = (
-                            average,
-                            self.weigh_counts(segment.pairs[0], segment.pairs[1], average),
-                        )
-                    scores = buffer[: len(segment.rows)]
-                    scores.fill(0)
-                    shares = segment.shares[1]
-                    if len(table) < len(shares):
-                        table = np.empty(len(shares), self.dtype)
-                    numba_kernels.accumulate_counts(
-                        segment.lists,
-                        rows[number],
-                        weights,
-                        shares,
-                        table,
-                        scores,
-                    )
+                for first in range(0, len(segments), _TOGETHER):
+                    together = segments[first : first + _TOGETHER]
+                    scores = self._score_segments(together, rows, weights, average)
+                    documents = self._index.rows_of(together)
                     if allowed is not None:
-                        scores[~allowed[segment.rows]] = -np.inf
-                    if segment.gone is not None:
-                        scores[segment.rows < 0] = -np.inf
+                        scores[~allowed[documents]] = -np.inf
+                    if any(self._index.segments[number].gone is not None for number in together):
+                        scores[documents < 0] = -np.inf
                     floor = kth_score_lower_bound(scores, k) if floor == -np.inf else floor
                     is_candidate = np.flatnonzero(
                         scores >= floor if floor > self.above else scores > self.above
                     )
-                    candidates = np.concatenate((candidates, segment.rows[is_candidate]))
+                    candidates = np.concatenate((candidates, documents[is_candidate]))
                     best = np.concatenate((best, scores[is_candidate]))
                     if len(best) > room:
                         floor = max(floor, kth_score_lower_bound(best, k))
@@ -209,14 +193,35 @@ class LexicalRetriever(Retriever):
                         room = 2 * max(k, len(best))  # there can be thousands of equal ones
                 return candidates, best
 
-            numbers = range(len(rows))
+            segments = range(len(rows))
+            middle = len(segments) // 2
             # For fewer segments, starting threads takes longer.
-            threads = len(searches) == 1 and len(numbers) > 4
-            results = run_in_threads(score, [numbers[::2], numbers[1::2]] if threads else [numbers])
+            threads = len(searches) == 1 and len(segments) > _TOGETHER
+            halves = [segments[:middle], segments[middle:]]
+            results = run_in_threads(score, halves if threads else [segments])
             rows_found, scores = map(np.concatenate, zip(*results, strict=True))
             return self.ranker.hits(rows_found, scores, k)
 
         return run_in_threads(search, range(len(searches)))
+
+    def _score_segments(
+        self,
+        numbers: Sequence[int],
+        rows: Sequence[Rows],
+        weights: NDArray[np.float64],
+        average_length: float,
+    ) -> NDArray[Any]:
+        """Return the scores of the documents of some segments, one after another."""
+        segments = [self._index.segments[number] for number in numbers]
+        scores = np.zeros(sum(len(segment.rows) for segment in segments), self.dtype)
+        table = np.empty(max(segment.pairs.shape[1] for segment in segments), self.dtype)
+        first = 0
+        for number, segment in zip(numbers, segments, strict=True):
+            last = first + len(segment.rows)
+            arrays = segment.weigh(average_length, self.weigh_counts)
+            accumulate_counts(arrays, rows[number], weights, table, scores[first:last])
+            first = last
+        return scores
 
 
 def analyzer_of(name: str) -> Analyzer:

@@ -31,6 +31,7 @@ import numpy as np
 from tools import files
 from tools.waiting import announced
 
+A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OWNDATA = 4  # of the flags of an array, which makes no difference to a loop
@@ -135,6 +136,23 @@ class CompiledLoop:
         )
 
 
+class _Flattened:
+    """An argument for many calls, whose numbers are listed once."""
+
+    def __init__(self, argument: Any) -> None:
+        self.argument = argument
+        self.types = list[Any]()
+        self.values = list[float]()
+        _flatten((argument,), self.types, self.values)
+
+
+def flatten(argument: A) -> A:
+    """Return an argument for many calls of loops, whose numbers are listed once. It is for nothing
+    else.
+    """
+    return cast(A, _Flattened(argument))
+
+
 def compile_loop(**options: Any) -> Callable[[F], F]:
     """Return a decorator that compiles a function; `options` are numba's."""
 
@@ -145,6 +163,8 @@ def compile_loop(**options: Any) -> Callable[[F], F]:
 
 
 def _plain(argument: Any) -> Any:
+    if isinstance(argument, _Flattened):
+        return argument.argument
     return int(argument) if isinstance(argument, bool) else argument
 
 
@@ -160,6 +180,9 @@ def _flatten(arguments: Sequence[Any], types: list[Any], values: list[float]) ->
         elif isinstance(argument, tuple):
             types.append(len(argument))
             _flatten(argument, types, values)
+        elif isinstance(argument, _Flattened):
+            types += argument.types
+            values += argument.values
         elif isinstance(argument, int | np.integer):
             types.append("int")
             values.append(int(argument))

@@ -31,10 +31,12 @@ from tools.cli import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.retrievers.lexical import numba_kernels
+from tools.retrievers.lexical.compiled_loops import flatten
 from tools.retrievers.lexical.numba_kernels import (
     Ints,
     PostingLists,
     Rows,
+    SegmentArrays,
     TermCounts,
     TextBlock,
     TokenizerSettings,
@@ -102,8 +104,9 @@ class Segment:
         self.rows = rows
         # The number of deleted documents of each word; None if no document is deleted.
         self.gone = gone
-        # An average length, and the share of each kind at this length.
-        self.shares: tuple[float, NDArray[np.float64]] = (0.0, np.empty(0))
+        self._for_words = (flatten(self.words), flatten(self.lists.indptr))
+        # An average length, and the arrays for a search at this length.
+        self._weighed: tuple[float, SegmentArrays] | None = None
 
     def look_up(
         self,
@@ -122,8 +125,7 @@ class Segment:
             data,
             prepared,
             reading,
-            self.words,
-            self.lists.indptr,
+            *self._for_words,
             word,
             buffer,
             frequencies,
@@ -132,6 +134,20 @@ class Segment:
         if self.gone is not None:
             frequencies[:count] -= np.where(rows < 0, 0, self.gone[rows])
         return rows
+
+    def weigh(
+        self,
+        average_length: float,
+        weigh_counts: Callable[[Ints, Ints, float], NDArray[np.float64]],
+    ) -> SegmentArrays:
+        """Return its arrays for searches in documents of this average length, flattened."""
+        weighed = self._weighed
+        if weighed is None or weighed[0] != average_length:
+            counts, lengths = self.pairs
+            shares = weigh_counts(counts, lengths, average_length)
+            weighed = (average_length, flatten(SegmentArrays(self.lists, shares)))
+            self._weighed = weighed
+        return weighed[1]
 
     def list_words(self, reading: TokenizerSettings) -> list[str]:
         """Return its words, by row."""
@@ -152,16 +168,21 @@ class InvertedIndex:
 
     def __init__(self, folder: Path) -> None:
         summary = json.loads((folder / "summary.json").read_text())
-        rows = map_array(folder / "rows.npy")
+        self.rows = map_array(folder / "rows.npy")  # of the segments, one after another
         first = 0
         self.totals = CorpusTotals(*summary["totals"])
         self.segments = list[Segment]()
         for name, size in summary["segments"].items():
-            segment_rows = rows[first : first + size]
+            segment_rows = self.rows[first : first + size]
             gone_file = folder / f"gone-{name}.npy"
             gone = map_array(gone_file) if gone_file.is_file() else None
             self.segments.append(Segment(folder / name, segment_rows, gone))
             first += size
+        self._starts = np.cumsum([0, *summary["segments"].values()])
+
+    def rows_of(self, segments: range) -> Rows:
+        """Return the rows of the documents of segments that are neighbours."""
+        return self.rows[self._starts[segments[0]] : self._starts[segments[-1] + 1]]
 
     def frequencies(self, reading: TokenizerSettings) -> dict[str, int]:
         """Return word -> number of documents with it, in the order of the segments."""

@@ -88,6 +88,13 @@ class PostingLists(NamedTuple):
     kinds: Kinds
 
 
+class SegmentArrays(NamedTuple):
+    """The arrays of a segment that a search reads."""
+
+    lists: PostingLists
+    shares: NDArray[np.float64]  # what a posting of each kind adds, for a word of weight 1
+
+
 class WeightedPostingLists(NamedTuple):
     """The arrays of posting lists, see `finish_posting_lists`."""
 
@@ -308,10 +315,9 @@ def scatter_postings(
 
 @compile_loop()
 def accumulate_counts(
-    lists: PostingLists,
+    segment: SegmentArrays,
     rows: Rows,
     weights: NDArray[np.float64],
-    shares: NDArray[np.float64],
     table: Floats,
     scores: Floats,
 ) -> None:
@@ -320,7 +326,8 @@ def accumulate_counts(
     The product is a rounded number, and words are added in their order. A row of -1 is a word that
     no document has. `table` has room for the products, in the precision of the scores.
     """
-    indptr, documents, kinds = lists
+    indptr, documents, kinds = segment.lists
+    shares = segment.shares
     for n in range(len(rows)):
         if rows[n] < 0:
             continue
