@@ -354,11 +354,12 @@ def profile(
         cpu = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
         try:
-            for query in queries:
-                outcome = runner.answer_with_model(system, query, documents, model)
-                if isinstance(outcome, Exception):
-                    raise outcome
-                folder.append(outcome)
+            with runner.infrequent_gc():  # as in a run
+                for query in queries:
+                    outcome = runner.answer_with_model(system, query, documents, model)
+                    if isinstance(outcome, Exception):
+                        raise outcome
+                    folder.append(outcome)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, before)
