@@ -91,6 +91,9 @@ class Usage:
         )
 
 
+NO_USAGE = Usage()
+
+
 def _sum_prices(first: float | None, second: float | None) -> float | None:
     return None if first is None or second is None else first + second
 
@@ -105,7 +108,7 @@ def check_usage(usage: Usage) -> None:
 
 def total(usages: Iterable[Usage]) -> Usage:
     """Return the sum of usages; without any, no calls and no cost."""
-    return sum(usages, Usage())
+    return sum(usages, NO_USAGE)
 
 
 Tool = Literal[
@@ -220,7 +223,7 @@ def step_json(step: Step) -> dict[str, Any]:
         "doc_ids": list(step.doc_ids),
     }
     row |= {"hop": step.hop, "started": round(step.started, 4), "seconds": round(step.seconds, 4)}
-    if step.usage != Usage():
+    if step.usage != NO_USAGE:
         row["usage"] = usage_json(step.usage)
     if step.tool == "search":
         row |= {"retriever": step.retriever, "k": step.k}

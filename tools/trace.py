@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any
 
 from tools.records import (
+    NO_USAGE,
     JsonMapping,
     JsonObject,
     Step,
@@ -172,7 +173,7 @@ class TraceRecorder:
         )
         if tool == "note" and line.steps is self.trace.steps:
             self.trace.notes.append(argument)
-        line.pending = Usage()
+        line.pending = NO_USAGE
         line.last = time_now
         line.calls.clear()
 
