@@ -152,8 +152,12 @@ def _is_copied_object(signature: Any, value: pydantic.BaseModel) -> bool:
 def _is_placeholder(signature: Any, text: str) -> bool:
     """Return whether a text is a placeholder of DSPy's prompt, or a reference in a schema."""
     plain = text.strip().casefold().strip(". ")
-    placeholders = [f"{{{name}}}" for name in signature.output_fields]
-    return plain in placeholders or bool(_REFERENCE.fullmatch(plain))
+    return plain in _placeholders(signature) or bool(_REFERENCE.fullmatch(plain))
+
+
+@lru_cache(maxsize=SIGNATURES_CACHED)
+def _placeholders(signature: Any) -> list[str]:
+    return [f"{{{name}}}" for name in signature.output_fields]
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)
@@ -256,10 +260,16 @@ def _repeats(
 ) -> bool:
     """Return whether `text` has a run of `width` words of the instructions."""
     words = text.split()
-    prompt = " ".join(instructions.split())
+    prompt = _join_words(instructions)
     # Each run of that length has one of these words.
     if not any(word in prompt for word in words[width - 1 :: width]):
         return False
     starts = range(len(words) - width + 1)
     runs = (" ".join(words[start : start + width]) for start in starts)
     return any(run in prompt for run in runs)
+
+
+@lru_cache(maxsize=SIGNATURES_CACHED)
+def _join_words(text: str) -> str:
+    """Return a text with a blank between its words, cached because each answer is compared with instructions."""
+    return " ".join(text.split())

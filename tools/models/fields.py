@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import dspy
@@ -16,7 +17,7 @@ from dspy.adapters.utils import apply_output_field_defaults, parse_value
 
 from tools.models import call_context
 from tools.models.answer_checks import schema_constraints
-from tools.models.answer_schema import FieldValues
+from tools.models.answer_schema import SIGNATURES_CACHED, FieldValues
 from tools.models.elements import find_elements
 from tools.models.text_calls import read_arguments, read_calls
 from tools.models.tool_calls import is_tool_calls
@@ -44,7 +45,7 @@ def place_markers(signature: Any, answer: str) -> str:
         return answer
     if answer.lstrip("`json \n").startswith("{"):  # JSON may have markers in its texts
         return answer
-    names = {plain_name(name): name for name in (*signature.output_fields, _LAST)}
+    names = _marker_names(signature)
     placed = []
     position = 0  # up to which the answer is in `placed`
     counted = 0  # up to which the quotation marks of the line are counted
@@ -55,7 +56,7 @@ def place_markers(signature: Any, answer: str) -> str:
         if broken >= 0:
             line_start = counted = broken + 1
             quotes = 0
-        quotes += sum(1 for _ in _QUOTES.finditer(answer, counted, marker.start()))
+        quotes += len(_QUOTES.findall(answer, counted, marker.start()))
         counted = marker.start()
         name = names.get(plain_name(marker["name"]))
         if not name:
@@ -72,6 +73,12 @@ def place_markers(signature: Any, answer: str) -> str:
         position = line_start = counted = marker.end()
         quotes = 0
     return "".join(placed) + answer[position:]
+
+
+@lru_cache(maxsize=SIGNATURES_CACHED)
+def _marker_names(signature: Any) -> dict[str, str]:
+    """Return the plain name of each marker of an answer -> its name."""
+    return {plain_name(name): name for name in (*signature.output_fields, _LAST)}
 
 
 def _cut_marks(line: str) -> str:
