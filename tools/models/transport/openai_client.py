@@ -31,7 +31,6 @@ from tools.models.finish_reasons import REPETITION, is_cut, read_finish_reason
 from tools.models.model_spec import DEFAULTS, PROVIDERS, SERVER_KEY, ModelSettings, ServerKind
 from tools.models.provider_response import ProviderResponse
 from tools.models.secrets import SECRET, header_values, redact_nested
-from tools.models.thoughts import part_thoughts
 from tools.models.transport import sse
 from tools.models.transport.http_client import (
     HttpClient,
@@ -237,16 +236,13 @@ class OpenAIClient(SharedOnDeepcopy):
             self.server = self.server._replace(kind=self.server.kind._replace(**demand.change))
             raise dspy.LMTransportError(demand.words, model=self.model) from error
         reply = self._read_reply(answer, request, reader, limit)
-        if last:
-            self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
-            self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
         if reader and (offset := sse.first_token_offset(answer.body)):
             arrival = answer.arrivals[bisect_left(answer.arrivals, (offset, 0.0))]
             reply = reply._replace(first=arrival[1] - began)
         if max(map(len, self._secrets), default=0) >= SECRET:
             reply = Completion(*redact_nested(list(reply), partial(self.clean, least=SECRET)))
         output: Any = reply.as_message() if tools else reply.text
-        return ProviderResponse(
+        parted = ProviderResponse(
             [output],
             reply.finish,
             reply.usage,
@@ -255,6 +251,10 @@ class OpenAIClient(SharedOnDeepcopy):
             reply.first,
             timings=reply.timings,
         ).without_thoughts(instruction)
+        if last:
+            self._thinks_aloud |= bool(parted.reasoning)
+            self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
+        return parted
 
     def _prepare(
         self, body: bytes, limit: int | None, *, tools: bool, last: str
