@@ -239,11 +239,13 @@ class ModelClient(SharedOnDeepcopy):
     def _time_limit(self, size: int, limit: int | None) -> float:
         """Return the seconds for a request of `size` bytes: more than usual if the server is that slow."""
         patience = self.terms.patience
+        if not patience.follows_speed:
+            return patience.call
         tokens_in = size * self._tokens_a_byte
         tokens_out = max(limit or 0, self._largest_output)
         speed = self.meter.speed
         needed = (speed.seconds(tokens_in, tokens_out) or 0.0) * _TIME_MARGIN
-        if not patience.follows_speed or needed <= patience.call:
+        if needed <= patience.call:
             return patience.call
         if not self._slow:
             self._slow = True

@@ -140,9 +140,8 @@ class ConcurrencyLimiter:
 
     def rest(self, seconds: float = 0.0) -> None:
         """Wait outside of the gate, or only look, with 0 seconds. Interrupted after `halt`."""
-        if self._halted.wait(
-            seconds
-        ):  # not on `_free`, where each wake-up is for a request that waits for a place
+        # Not on `_free`, where each wake-up is for a request that waits for a place
+        if self._halted.wait(seconds) if seconds else self._halted.is_set():
             raise Interrupted
 
     def halt(self) -> None:
