@@ -71,6 +71,7 @@ FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 _CALLS = 1000  # of a query that its history has
 _PROMPTS = 10  # of them, those that it has with what was sent
 _NOT_KEPT = "(no longer kept)"
+_REMAINDER = "remainder"  # makes the rest of an entry of the history, when somebody reads it
 CALLS_IN_TEXT = (
     "its server has no parser for them (vLLM: --enable-auto-tool-choice --tool-call-parser, "
     "llama.cpp: --jinja), or none for the form in which the model writes them; "
@@ -323,12 +324,21 @@ class LanguageModel(dspy.LM):
     @property
     def history(self) -> list[Any]:
         """The calls of the query that is being answered, as DSPy keeps them; outside of a run, of this model."""
-        payer = session.current()
-        return self._own_history if payer is None else payer.history
+        entries = self._entries
+        for entry in entries:
+            if remainder := entry.get(_REMAINDER):
+                entry |= remainder()
+                entry.pop(_REMAINDER, None)  # another thread may have done so meanwhile
+        return entries
 
     @history.setter
     def history(self, entries: list[Any]) -> None:
         self._own_history = list(entries)
+
+    @property
+    def _entries(self) -> list[Any]:
+        payer = session.current()
+        return self._own_history if payer is None else payer.history
 
     def _remember(
         self,
@@ -340,34 +350,32 @@ class LanguageModel(dspy.LM):
         """Let DSPy's usage tracker and the history have the usage of a call, as with a plain
         dspy.LM.
         """
-        reported_usage = _report(answer.usage)
         tracker = dspy.settings.usage_tracker
         if tracker is not None:
-            tracker.add_usage(self.model, reported_usage)
+            tracker.add_usage(self.model, _report(answer.usage))
         if dspy.settings.disable_history:
             return
-        entries = self.history
-        entries.append(
-            {
-                "prompt": prompt,
-                "messages": messages and [*messages],
-                "kwargs": {
-                    name: value for name, value in kwargs.items() if not name.startswith("api_")
-                },
-                "response": self._respond([answer]),
-                "outputs": answer.outputs,
-                "usage": reported_usage,
-                "cost": answer.usage.list_usd,
-                "timestamp": datetime.now().astimezone().isoformat(),
-                "uuid": str(uuid4()),
-                "model": self.model,
-                "response_model": self.model,
-                "model_type": self.model_type,
-            }
-        )
+        entries = self._entries
+        settings = {name: value for name, value in kwargs.items() if not name.startswith("api_")}
+        entry = {"prompt": prompt, "messages": messages and [*messages], "kwargs": settings}
+        entries.append(entry | {_REMAINDER: partial(self._entry_of, answer, time.time())})
         if len(entries) > _PROMPTS:  # the prompts of all calls would fill the memory
             entries[-1 - _PROMPTS] |= {"prompt": _NOT_KEPT, "messages": None}
         del entries[:-_CALLS]
+
+    def _entry_of(self, answer: ModelResponse, at: float) -> dict[str, Any]:
+        """Return what the history has of an answer; hardly any program reads it."""
+        return {
+            "response": self._respond([answer]),
+            "outputs": answer.outputs,
+            "usage": _report(answer.usage),
+            "cost": answer.usage.list_usd,
+            "timestamp": datetime.fromtimestamp(at).astimezone().isoformat(),
+            "uuid": str(uuid4()),
+            "model": self.model,
+            "response_model": self.model,
+            "model_type": self.model_type,
+        }
 
     def _respond(self, answers: Sequence[ModelResponse]) -> Any:
         """Return answers as the protocol has them, by keys and by attributes."""
@@ -547,9 +555,8 @@ class LanguageModel(dspy.LM):
         if self.wire:
             url = self.wire.url
             api = self.wire.api
-        key = blake2b(
-            f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + request, digest_size=8
-        )
+        key = blake2b(f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode(), digest_size=8)
+        key.update(request)
         if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
             key.update(b"\0%d" % sample)
         if payer and payer.query_id in self.anew:
