@@ -57,8 +57,9 @@ ALIKE = 5
 GRACE = 3.0
 # Seconds between two looks at what the threads do, where none of them has finished anything
 TICK = 0.1
-# Outcomes that share an fsync, at most: those that are ready when the one before has ended
-WRITTEN_TOGETHER = 64
+# Outcomes that share an fsync, at most, and the seconds for which the first of them waits for more
+WRITTEN_TOGETHER = 256
+TOGETHER_SECONDS = 0.05
 
 System = Callable[
     ..., Submission
@@ -212,6 +213,7 @@ class _WorkerThreads:
             threading.Thread, tuple[str, float]
         ]()  # the query of each, and when it is overdue
         self.working = set[threading.Thread]()
+        self._left = threading.Event()  # set once no thread works any more
         self._giving_up = threading.Lock()  # a query ends, or is given up, and not both
 
     def hire(self) -> None:
@@ -220,6 +222,7 @@ class _WorkerThreads:
         """
         thread = threading.Thread(target=self._work, daemon=True)
         self.working.add(thread)
+        self._left.clear()
         thread.start()
 
     def give_up_overdue(self) -> None:
@@ -240,10 +243,11 @@ class _WorkerThreads:
             self.done.put(_Result(query_id, overdue))
 
     def take_ready(self) -> list["_Result"]:
-        """Return what is done, after a wait of at most TICK if nothing is."""
+        """Return what is done by TOGETHER_SECONDS after the first, which is waited for TICK at most."""
         ready = []
         with suppress(queue.Empty):
             ready.append(self.done.get(timeout=TICK))
+            self._left.wait(TOGETHER_SECONDS)
             while len(ready) < WRITTEN_TOGETHER:
                 ready.append(self.done.get_nowait())
         return ready
@@ -266,6 +270,8 @@ class _WorkerThreads:
                     pass
         finally:  # nobody must wait for this thread forever
             self.working.discard(me)
+            if not self.working:
+                self._left.set()
 
 
 def _collect(crew: _WorkerThreads, take: Callable[[Sequence[_Result]], None]) -> None:
