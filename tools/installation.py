@@ -51,6 +51,7 @@ def version() -> str:
         return "unknown"
 
 
+@cache
 def git_revision() -> str | None:
     """Return the commit of the code that runs, with "+changes" if it was edited; None if
     there is no repository.

@@ -11,6 +11,7 @@ pending; once the budget is used up, all that would send something. The others g
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ from evals.running.runner import OUTAGE
 from evals.scoring.random_and_ideal import KINDS, bound
 from evals.scoring.scored_run import ScoredRun, read_scored_run
 from evals.studies.cell_states import CellStates
+from evals.studies.second_process import SecondProcess
 from evals.studies.study_file import StudyCell
 from tools import retrievers
 from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
@@ -411,30 +413,49 @@ def run_cells(
     waiting = order_cells(cells)
     with announced("counting what was spent before"):
         shop.count_earlier([cells[number] for number in waiting])
-    with board.live if board and board.draws else nullcontext():
+
+    def make(number: int) -> CellResult | None:
+        report: Any = board and board.report(cells[number])
+        if states:
+            report = states.report(number, report)
+        if board:
+            board.begin(cells[number])
+        return shop.make(cells[number], report)
+
+    def end(number: int, result: CellResult) -> None:
+        results[number] = result
+        if states:
+            states.end(number, result.folder, str(result.problem or ""), result.unfit)
+        if board:
+            board.end(result)
+
+    with (
+        board.live if board and board.draws else nullcontext(),
+        SecondProcess(cells, metric) as second_process,
+    ):
         if board and board.draws:
             guard_prints()
         while waiting:
-            busy = []
-            for number in waiting:
+            busy = set[int]()
+            remaining = deque(waiting)
+            cell_seconds = 0.0
+            while remaining or second_process.numbers:
                 check_interrupts()
-                report: Any = board and board.report(cells[number])
-                if states:
-                    report = states.report(number, report)
-                if board:
-                    board.begin(cells[number])
-                if result := shop.make(cells[number], report):
-                    results[number] = result
-                    if states:
-                        problem = str(result.problem or "")
-                        states.end(number, result.folder, problem, result.unfit)
-                    if board:
-                        board.end(result)
-                else:
-                    busy.append(number)
-            if busy == waiting:
+                second_process.give(remaining, cell_seconds)
+                ended = []
+                if remaining:
+                    started = time.monotonic()
+                    number = remaining.popleft()
+                    ended.append((number, make(number)))
+                    cell_seconds = time.monotonic() - started
+                for number, result in [*ended, *second_process.take(remaining)]:
+                    if result:
+                        end(number, result)
+                    else:
+                        busy.add(number)
+            if len(busy) == len(waiting):
                 time.sleep(POLL)
-            waiting = busy
+            waiting = [number for number in waiting if number in busy]
     return [results[number] for number in range(len(cells))]
 
 
