@@ -247,7 +247,8 @@ class _CheckedCall:
             return {}
         self._schema = make_schema(self._signature)
         if self._schema and self._lm.server.kind.bounds:
-            constraints = schema_constraints(call_context.current().checks)
+            context = call_context.current()
+            constraints = schema_constraints(context.checks)
             was_cut_off = self._fault is not None and self._fault.kind == "cut off"
             max_tokens = context_window.max_output_tokens()
             self._schema = bound_schema(
@@ -255,6 +256,7 @@ class _CheckedCall:
                 max_tokens,
                 constraints,
                 brief=was_cut_off,
+                good_tokens=context.answer_tokens,
             )
         json_schema = {"name": "answer", "strict": True, "schema": self._schema}
         return {"response_format": {"type": "json_schema", "json_schema": json_schema}}

@@ -70,49 +70,35 @@ def bound_schema(
     constraints: Mapping[str, Mapping[str, Any]],
     *,
     brief: bool,
+    good_tokens: int | None = None,
 ) -> FieldValues:
     """Return a schema whose answers meet `constraints` and are complete within `limit` tokens.
 
-    The first answer is bounded loosely: only texts that would hardly be complete without a bound. A
-    `brief` answer is complete, whatever the model writes.
+    The first answer is bounded loosely: only texts that would hardly be complete without a bound, and those of rows
+    by their share of the `good_tokens` of a good answer. A `brief` answer is complete, whatever the model writes.
     """
+    has_lists = "'type': 'array'" in str(schema)
+    texts = max(1, str(schema).count("'type': 'string'"))
     bounds = {}
     if brief:
-        has_lists = "'type': 'array'" in str(schema)
-        texts = max(1, str(schema).count("'type': 'string'"))
         max_chars = limit // 2 // (texts * (_MAX_ITEMS if has_lists else 1))
         bounds["array"] = {"maxItems": _MAX_ITEMS}
     else:
-        texts = max(1, _count_texts(schema, schema.get("$defs", {}), constraints, ()))
         max_chars = limit * _CHARS_PER_TOKEN // texts
+        rows = _count_rows(schema, constraints)
+        if rows > 1:
+            max_chars = min(max_chars, (good_tokens or limit) * _CHARS_PER_TOKEN // rows)
     bounds["string"] = {"maxLength": max(_SHORTEST_TEXT, max_chars)}
     return dict(_bound_part(schema, {}, constraints, bounds))
 
 
-def _count_texts(
-    part: FieldValues,
-    definitions: FieldValues,
-    constraints: Mapping[str, Mapping[str, Any]],
-    within: tuple[str, ...],
-) -> int:
-    """Return how many free texts an answer by a part of a schema has, where the length of each list is known.
-
-    A list without a greatest length counts as one item. `within` are the names of the definitions around the part.
-    """
-    if "$ref" in part:
-        name = part["$ref"].rpartition("/")[2]
-        if name in within:
-            return 0
-        return _count_texts(definitions[name], definitions, constraints, (*within, name))
-    count = int(part.get("type") == "string" and "enum" not in part)
-    members = [*part.get("anyOf", []), *([part["items"]] if "items" in part else [])]
-    count += sum(_count_texts(member, definitions, constraints, within) for member in members)
-    for name, member in part.get("properties", {}).items():
-        asked = constraints.get(name, {})
-        if "enum" not in asked:
-            texts = _count_texts(member, definitions, constraints, within)
-            count += texts * asked.get("maxItems", 1)
-    return count
+def _count_rows(schema: FieldValues, constraints: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return how many objects the longest list of objects may have, if its length is constrained; at least 1."""
+    rows = 1
+    for name, field in schema["properties"].items():
+        if "$ref" in field.get("items", {}):
+            rows = max(rows, constraints.get(name, {}).get("maxItems", 1))
+    return rows
 
 
 def _bound_part(

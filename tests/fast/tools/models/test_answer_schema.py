@@ -263,7 +263,9 @@ def test_a_list_of_ids_has_each_of_them_once_at_most_and_no_others():
 def test_reasons_of_ranked_passages_share_the_characters_of_an_answer():
     doc_ids = [f"d{number}" for number in range(10)]
     constraints = schema_constraints([require_known_row_ids("ranked", doc_ids)])
-    schema = bound_schema(make_schema(RankWithReasons), 1000, constraints, brief=False)
+    schema = bound_schema(
+        make_schema(RankWithReasons), 4096, constraints, brief=False, good_tokens=1000
+    )
     row = schema["$defs"]["RankedPassage"]["properties"]
     assert row["id"]["enum"] == doc_ids
     assert row["reason"]["maxLength"] == 3 * 1000 // 10
