@@ -1,5 +1,5 @@
 """The overhead of a model call: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER]
-[--profile]`.
+[--profile | --cached]`.
 
 The main job, multihop over BM25, runs as `evals.run` runs it. The model is a local HTTP server in
 another process (benchmarks/answering.py) that answers every call after the same time. The ideal
@@ -7,7 +7,8 @@ time is calls x latency / calls in flight, and efficiency is ideal / wall clock.
 process, which does everything but answer. For comparison, `--processes` workers do the same, and
 aiohttp sends the same bodies and reads the answers in the same minute, and does nothing else.
 `--profile` shows instead where the CPU goes, by sampling, with one query at a time and no latency.
-In the miniature later hops find little to read, so quote figures of a release. Left out: providers
+`--cached` asks every prompt of such a run again by another run, which takes all answers from the
+cache. In the miniature later hops find little to read, so quote figures of a release. Left out: providers
 behind LiteLLM, and the CPU of workers.
 """
 
@@ -49,6 +50,7 @@ from tools.files import sextant_home
 from tools.forkserver import fork_server
 from tools.models import language_model
 from tools.models.run_resources import RunResources
+from tools.models.storage.request_store import read_call
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Query, Usage
 from tools.session import Toolbox
@@ -130,8 +132,12 @@ def parser() -> CommandParser:
     made.add_argument(
         "--hops", type=positive, metavar="N", help="of multihop by workers (default: 4)"
     )
-    made.add_argument(
+    instead = made.add_mutually_exclusive_group()
+    instead.add_argument(
         "--profile", action="store_true", help="say where the CPU goes, with one query at a time"
+    )
+    instead.add_argument(
+        "--cached", action="store_true", help="say how fast kept answers are read, one by one"
     )
     return made
 
@@ -147,9 +153,10 @@ def command(arguments: argparse.Namespace) -> int:
     system = MultiHop(toolbox)
     in_flight = arguments.in_flight
     queries = repeated(environment.queries, arguments.queries or ROUNDS * in_flight)
-    if arguments.profile:
+    if arguments.profile or arguments.cached:
+        measure = profile if arguments.profile else cached
         with serving(0.0) as port:
-            print_stdout(profile(system, queries, environment.documents, port, arguments))
+            print_stdout(measure(system, queries, environment.documents, port, arguments))
         return 0
     with serving(arguments.latency) as port:
         rows = [run(system, queries, environment.documents, port, in_flight, arguments)]
@@ -188,14 +195,20 @@ def begun(
 ) -> Iterator[tuple[language_model.ConnectedModel, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
-        place = Path(runs) / "task" / "run"
-        folder = RunFolder(place, "", JsonlIndex(place / "outcomes.jsonl", {}))
-        place.mkdir(parents=True)
-        settings = language_model.ModelSettings(stream="on" if arguments.stream else "off")
-        terms = RunResources(gate=ConcurrencyLimiter(in_flight), prompts=not arguments.no_prompts)
-        model = language_model.connect(f"tiny@http://127.0.0.1:{port}/v1", terms, settings=settings)
-        model.begin(folder.path, Usage())
-        yield model, folder
+        yield begin(Path(runs) / "task" / "run", port, in_flight, arguments)
+
+
+def begin(
+    place: Path, port: int, in_flight: int, arguments: argparse.Namespace
+) -> tuple[language_model.ConnectedModel, RunFolder]:
+    """A model and the folder of its run at `place`."""
+    folder = RunFolder(place, "", JsonlIndex(place / "outcomes.jsonl", {}))
+    place.mkdir(parents=True)
+    settings = language_model.ModelSettings(stream="on" if arguments.stream else "off")
+    terms = RunResources(gate=ConcurrencyLimiter(in_flight), prompts=not arguments.no_prompts)
+    model = language_model.connect(f"tiny@http://127.0.0.1:{port}/v1", terms, settings=settings)
+    model.begin(folder.path, Usage())
+    return model, folder
 
 
 def run(
@@ -354,12 +367,7 @@ def profile(
         cpu = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
         try:
-            with runner.infrequent_gc():  # as in a run
-                for query in queries:
-                    outcome = runner.answer_with_model(system, query, documents, model)
-                    if isinstance(outcome, Exception):
-                        raise outcome
-                    folder.append(outcome)
+            answer_all(system, queries, documents, model, folder)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, before)
@@ -370,6 +378,72 @@ def profile(
         share = count / seen.total()
         lines.append(f"| {name} | {each * share:.3f} ms | {share:.0%} |")
     return "\n".join([*lines, f"| all | {each:.3f} ms | |"]) + "\n"
+
+
+def answer_all(
+    system: MultiHop,
+    queries: Sequence[Query],
+    documents: Corpus,
+    model: language_model.ConnectedModel,
+    folder: RunFolder,
+) -> None:
+    """Answer the queries one after another, in this thread."""
+    with runner.infrequent_gc():  # as in a run
+        for query in queries:
+            outcome = runner.answer_with_model(system, query, documents, model)
+            if isinstance(outcome, Exception):
+                raise outcome
+            folder.append(outcome)
+    model.terms.settle()
+
+
+def cached(
+    system: MultiHop,
+    queries: Sequence[Query],
+    documents: Corpus,
+    port: int,
+    arguments: argparse.Namespace,
+) -> str:
+    """A table of how fast answers are read that another run has paid for: by the model's calls
+    alone, and by a whole run.
+    """
+    with tempfile.TemporaryDirectory() as runs:
+
+        def start(name: str) -> tuple[language_model.ConnectedModel, RunFolder]:
+            return begin(Path(runs) / "task" / name, port, 1, arguments)
+
+        model, folder = start("paid")
+        answer_all(system, queries, documents, model, folder)
+        assert model.terms.ledger
+        answers = model.terms.ledger.answers
+        keys = answers.query("SELECT key FROM calls WHERE fault = ''")
+        prompts = [(read_call(answers.path, key) or {})["messages"] for (key,) in keys]
+
+        def ask_all(model: language_model.ConnectedModel, _: RunFolder) -> None:
+            with runner.infrequent_gc():
+                for prompt in prompts:
+                    model.lm(messages=prompt)
+            model.terms.settle()
+
+        rows = []
+        for what, work in (
+            ("calls of the model", ask_all),
+            ("multihop", partial(answer_all, system, queries, documents)),
+        ):
+            model, folder = start(what)
+            wall = time.perf_counter()
+            cpu = time.process_time()
+            work(model, folder)
+            wall = time.perf_counter() - wall
+            cpu = time.process_time() - cpu
+            books = model.terms.books
+            assert books and not books.sent, "an answer was not in the cache"
+            rows.append(
+                f"| {what} | {books.cached:,} | {books.cached / wall:,.0f} | "
+                f"{books.cached / cpu:,.0f} |"
+            )
+    head = ["| | answers | a second | a second of CPU |", "|---|--:|--:|--:|"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def part(frame: FrameType | None) -> str:
