@@ -66,9 +66,8 @@ class Ledger:
         answers.settle()
         self.run = storable(run)
         self._lock = threading.Lock()
-        self._sent = dict[
-            str, Future[_Failure | None]
-        ]()  # by key: requests on their way; equal ones wait for them
+        # By key: requests on their way, with what an equal one waits for, if there is one
+        self._sent = dict[str, Future[_Failure | None] | None]()
         self.books, self._marks = answers.books_and_marks(
             self.run
         )  # those of earlier sittings included
@@ -93,7 +92,7 @@ class Ledger:
         otherwise fail in sequence. They try themselves if it may be of this query alone: a limit of
         its session, or a deadline that is near.
         """
-        mine = self._wait_for_turn(key, deadline)
+        self._wait_for_turn(key, deadline)
         failure = None
         try:
             yield self._take(storable(query_id), key, model, price)
@@ -103,23 +102,22 @@ class Ledger:
             raise
         finally:
             with self._lock:
-                del self._sent[key]
-            mine.set_result(failure)
+                awaited = self._sent.pop(key)
+            if awaited:
+                awaited.set_result(failure)
 
-    def _wait_for_turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
+    def _wait_for_turn(self, key: str, deadline: float) -> None:
         """Wait until no other request for `key` is in flight. Raises its failure, if that is for
         all.
         """
         while True:
             with self._lock:
-                earlier_request = self._sent.get(key)
-                if earlier_request is None:
-                    mine = self._sent[key] = Future()
-                    return mine
+                if key not in self._sent:
+                    self._sent[key] = None
+                    return
+                awaited = self._sent[key] = self._sent[key] or Future()
             try:
-                failure = earlier_request.result(
-                    min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
-                )
+                failure = awaited.result(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
             except TimeoutError:
                 raise TimeoutError(
                     "the same request of another query is not answered yet"

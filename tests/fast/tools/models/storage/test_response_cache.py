@@ -309,12 +309,16 @@ def asked_at_once(books, error, *, deadline=math.inf):
     """What came of five equal requests, and how many were sent. The first fails once the four others wait for it."""
     sent = []
 
+    def waiting():
+        awaited = books._sent[key(1)]
+        return len(awaited._condition._waiters) if awaited else 0
+
     def ask(number):
         with books.turn(f"q{number}", key(1), "tiny", deadline=deadline) as found:
             if found is None:
                 sent.append(number)
                 if len(sent) == 1:
-                    wait_for(lambda: len(books._sent[key(1)]._condition._waiters) == 4)
+                    wait_for(lambda: waiting() == 4)
                     raise error
                 found = ModelResponse(["yes"], paid())
                 books.answered(f"q{number}", key(1), "tiny", found)
