@@ -273,28 +273,27 @@ def _raise_floor(query: int, k: int, scratch: NDArray[np.float32], kept: _Kept) 
 
 @compile_loop()
 def _kth_largest(values: NDArray[np.float32], count: int, k: int) -> Any:
-    """Return the kth largest of the first `count` values, none NaN, by Hoare's quickselect."""
-    left = 0
-    right = count - 1
-    while left < right:
-        pivot = values[(left + right) // 2]
-        i = left
-        j = right
-        while i <= j:
-            while values[i] > pivot:
-                i += 1
-            while values[j] < pivot:
-                j -= 1
-            if i <= j:
-                swapped = values[i]
-                values[i] = values[j]
-                values[j] = swapped
-                i += 1
-                j -= 1
-        if k - 1 <= j:
-            right = j
-        elif k - 1 >= i:
-            left = i
-        else:
-            break
-    return values[k - 1]
+    """Return the kth largest of the first `count` values, none NaN, by quickselect."""
+    first = 0
+    last = count
+    while True:
+        pivot = values[(first + last) // 2]
+        # Both passes have no branch, which the processor would guess wrong half of the time.
+        larger = first
+        for i in range(first, last):
+            value = values[i]
+            values[i] = values[larger]
+            values[larger] = value
+            larger += value > pivot
+        if k <= larger:
+            last = larger
+            continue
+        equal = larger
+        for i in range(larger, last):
+            value = values[i]
+            values[i] = values[equal]
+            values[equal] = value
+            equal += value == pivot
+        if k <= equal:
+            return pivot
+        first = equal
