@@ -502,9 +502,9 @@ class Postings:
         )
 
 
-def run_in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-    """Return the function's results, in order, made by two threads."""
+def run_in_threads(function: Callable[[A], B], items: Sequence[A], threads: int = 2) -> list[B]:
+    """Return the function's results, in order, made by some threads."""
     if len(items) == 1:
         return [function(items[0])]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))

@@ -16,7 +16,7 @@ from tools.retrievers.lexical.compiled_loops import compile_loop
 from tools.retrievers.lexical.numba_kernels import run_in_threads
 
 _SCORES = 1 << 20  # scores of a block of documents: 4 MB
-_MIN_BLOCK = 2048  # documents of a block; smaller matrices are multiplied more slowly
+MIN_BLOCK = 2048  # documents of a block; smaller matrices are multiplied more slowly
 _MAX_BLOCK = 8192
 _MAX_QUERIES = 1024  # queries of a pass
 _MAX_ENTRIES = 1 << 23  # candidates that a range of documents has room for: 100 MB
@@ -69,7 +69,7 @@ def max_queries(k: int) -> int:
 
 def block_size(queries: int) -> int:
     """Return how many documents to multiply at a time with this number of queries."""
-    return min(_MAX_BLOCK, max(_MIN_BLOCK, _SCORES // queries))
+    return min(_MAX_BLOCK, max(MIN_BLOCK, _SCORES // queries))
 
 
 def pad(queries: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -101,7 +101,7 @@ def find_candidates(
                 return False
         return True
 
-    if not all(run_in_threads(add_range, range(len(parts)))):
+    if not all(run_in_threads(add_range, range(len(parts)), len(parts))):
         return None
     found = []
     for query in range(len(lengths)):

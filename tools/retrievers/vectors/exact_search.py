@@ -11,6 +11,7 @@ estimates, and with the estimates of a GPU (gpu_search.py).
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,6 +34,7 @@ from tools.retrievers.lexical.compiled_loops import compile_loop
 from tools.retrievers.lexical.numba_kernels import run_in_threads
 from tools.retrievers.vectors import batch_candidates
 from tools.retrievers.vectors.batch_candidates import Block, block_size
+from tools.retrievers.vectors.blas_threads import single_threaded_products
 from tools.retrievers.vectors.embedder import (
     Embedder,
     VectorRetrieverBase,
@@ -149,16 +151,16 @@ class VectorRetriever(VectorRetrieverBase):
         excluded = [self._ranker.rows(searches[i].excluded) for i in group]
         padded = batch_candidates.pad(vectors)
         documents = len(self._ranker)
-        middle = documents // 2 if _has_two_threads() else documents
-        ranges = [self._estimates.of_many(padded, 0, middle)]
-        if middle < documents:
-            ranges.append(self._estimates.of_many(padded, middle, documents))
-        rows = batch_candidates.find_candidates(
-            ranges,
-            vector_norms(vectors),
-            batch_candidates.Exclusions.of_queries(excluded),
-            k,
-        )
+        count = min(_cores(), 1 + documents // batch_candidates.MIN_BLOCK)
+        limits = [documents * number // count for number in range(count + 1)]
+        ranges = [self._estimates.of_many(padded, *limit) for limit in pairwise(limits)]
+        with single_threaded_products():
+            rows = batch_candidates.find_candidates(
+                ranges,
+                vector_norms(vectors),
+                batch_candidates.Exclusions.of_queries(excluded),
+                k,
+            )
         return {} if rows is None else dict(zip(group, rows, strict=True))
 
     def _candidates(
@@ -301,13 +303,18 @@ def vector_norms(vectors: Vectors) -> NDArray[np.float32]:
     return norms
 
 
-def _has_two_threads() -> bool:
-    """Return whether two cores may be used.
+def _cores() -> int:
+    """Return how many cores may be used.
 
     As all numerical libraries do, this heeds OMP_NUM_THREADS.
     """
-    threads = os.environ.get("OMP_NUM_THREADS", "2").strip()
-    return len(os.sched_getaffinity(0)) > 1 and threads != "1"
+    cores = len(os.sched_getaffinity(0))
+    limit = os.environ.get("OMP_NUM_THREADS", "").strip()
+    return min(cores, max(1, int(limit))) if limit.isdecimal() else cores
+
+
+def _has_two_threads() -> bool:
+    return _cores() > 1
 
 
 def _rounding(lengths: NDArray[Any], dimension: int) -> NDArray[np.float32]:

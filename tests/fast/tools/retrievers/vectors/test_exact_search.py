@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import cache
 from hashlib import blake2b
 from io import StringIO
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tools import cli
 from tools.cli import Progress
@@ -23,6 +25,7 @@ from tools.records import Document, Usage
 from tools.retrievers.base import Search
 from tools.retrievers.vectors import batch_candidates, exact_search
 from tools.retrievers.vectors import embedder as embedding
+from tools.retrievers.vectors.blas_threads import single_threaded_products
 from tools.retrievers.vectors.embedder import open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.retrievers.vectors.gpu_search import copy_to_device
@@ -259,6 +262,21 @@ def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch)
     monkeypatch.setattr(exact_search, "_SPLIT", 1)
     monkeypatch.setattr(exact_search, "_has_two_threads", lambda: True)
     assert of.of_all(query).tolist() == whole.tolist()
+
+
+def test_products_have_their_threads_back_after_the_last_of_overlapping_searches():
+    def threads():
+        return {
+            library["num_threads"] for library in threadpool_info() if "blas" in library["prefix"]
+        }
+
+    with threadpool_limits(2, "blas"), ExitStack() as first, ExitStack() as second:
+        first.enter_context(single_threaded_products())
+        second.enter_context(single_threaded_products())
+        first.close()
+        assert threads() == {1}
+        second.close()
+        assert threads() == {2}
 
 
 HERE = Path(__file__).parents[5]
