@@ -53,6 +53,7 @@ TEXTS = (
     "query",
     "segment",
     "abstract",
+    "page_content",  # of LangChain's documents
 )
 # The columns of each table, and the names that files have for them; --column puts another before
 # these.

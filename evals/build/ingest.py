@@ -336,15 +336,23 @@ class _Ingestion:
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""
         ids = Counter[str]()
+        digests = dict[str, bytes]()  # of the texts that came with ids
         for location, document, group, private in self._rows():
             check_interrupts()
             doc_id = document.doc_id or digest_id(document.text)
             ids[doc_id] += 1
+            reason = self._refuse(document.text)
             if not document.doc_id and ids[doc_id] > 1:
                 doc_id = f"{doc_id}-{ids[doc_id]}"
-            elif ids[doc_id] > 1:
-                raise DataError(f"{location}: the id {doc_id!r} was there before")
-            if reason := self._refuse(document.text):
+            elif document.doc_id:
+                digest = digest_text(f"{document.title}\n{document.text}")
+                if digests.setdefault(doc_id, digest) != digest:
+                    raise DataError(
+                        f"{location}: the id {doc_id!r} was there before, with another text; mend one "
+                        f"of them, or name another column of ids as corpus.id"
+                    )
+                reason = "documents that are there again" if ids[doc_id] > 1 else reason
+            if reason:
                 self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
                 continue
             if self.clean.hash_ids:
@@ -439,6 +447,11 @@ class _Ingestion:
             cell = tables.pick_column(location, row, *id_columns)
             doc_id = tables.read_id(cell, location)
         text_columns = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
+        if not names.text and not row.keys() & {*text_columns}:
+            has = ", ".join(map(tables.abbreviate, row))
+            raise DataError(
+                f"{location}: no column is called as texts usually are; name it as corpus.text: {has:.300}"
+            )
         text = read_text(*text_columns)
         title = tables.check_text(
             row.get(names.title),

@@ -120,7 +120,7 @@ def _find_form(path: Path, form: str) -> str:
     )
     if not name:
         raise UsageError(
-            f"{path}: its name does not say what it is; give its form: {', '.join(FORMS)}"
+            f"{path}: its name does not say what it is; give its form, as corpus.form: {', '.join(FORMS)}"
         )
     return name
 

@@ -165,8 +165,13 @@ def test_ids_are_unique_and_made_of_the_text_where_there_are_none(tmp_path):
     source = take(tmp_path, [{"text": "one"}, {"text": "two"}, {"text": "one"}])
     [one, two, again] = source.documents
     assert again == f"{one}-2" and source.twins == {again: one} and two != one
-    with pytest.raises(DataError, match=r"tickets.jsonl, line 2: the id 'x' was there before"):
+    said = r"tickets.jsonl, line 2: the id 'x' was there before, with another text; .* as corpus.id"
+    with pytest.raises(DataError, match=said):
         take(tmp_path, [{"id": "x", "text": "1"}, {"id": "x", "text": "2"}])
+    row = {"id": "x", "page_content": "1"}  # as LangChain writes documents
+    assert dict(take(tmp_path, [row, row]).counts)["documents that are there again"] == 1
+    with pytest.raises(DataError, match=r"line 1: .*; name it as corpus.text: 'id', 'remark'"):
+        take(tmp_path, [{"id": "x", "remark": "1"}])
     hashed = take(
         tmp_path,
         TICKETS,
