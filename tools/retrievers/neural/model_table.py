@@ -227,12 +227,32 @@ def require_model(
     if row.unsupported:
         raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
     folder = find_folder(model)
+    if model_type == "dense" and not row.pooling:
+        _require_vectors(model, folder)
     if run_code and run_code != (code_digest := hash_model_code(folder, row.base)):
         raise UsageError(
             f"run_code={run_code} is not the code of {folder}, {code_digest or 'which has none'}; read "
             f"it again"
         )
     return row._replace(run_code=run_code)
+
+
+def _require_vectors(model: str, folder: Path) -> None:
+    """Refuse a folder that neither the table nor its modules.json says how to make vectors with.
+
+    UsageError for a cross-encoder, DataError for a folder that has lost its modules.json.
+    """
+    if (folder / "modules.json").is_file():
+        return
+    if lost := sorted(folder.glob("[0-9]_*/config.json")):
+        raise DataError(
+            f"the model folder {folder} has {lost[0].parent.name} and lacks modules.json; copy or "
+            f"download it again, whole"
+        )
+    if any(name.endswith("ForSequenceClassification") for name in read_architectures(folder)):
+        raise UsageError(
+            f"{folder} reads pairs of texts, and makes no vectors; write rerank(bm25,cross:{model})"
+        )
 
 
 class LocalModel(NamedTuple):
@@ -372,11 +392,12 @@ def hash_model_code(folder: Path, base: str) -> str:
 
 
 def _downloaded(model: str) -> Path:  # the newest revision in the cache of the Hugging Face client
-    name = model if "/" in model else f"sentence-transformers/{model}"
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    relevant = (
-        Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
-    )
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    # A name without an owner is one of sentence-transformers', or one of the hub's oldest.
+    is_old = "/" not in model and (hub / f"models--{model}").is_dir()
+    name = model if "/" in model or is_old else f"sentence-transformers/{model}"
+    relevant = hub / f"models--{name.replace('/', '--')}"
     branch = relevant / "refs" / "main"
     if (
         branch.is_file()
@@ -387,7 +408,8 @@ def _downloaded(model: str) -> Path:  # the newest revision in the cache of the 
         (relevant / "snapshots").glob("*"), key=lambda folder: folder.stat().st_mtime
     )
     if not snapshots:
-        todo = f"run `hf download {name}` where there is a network, or give a folder that has it"
+        download = " or ".join(f"`hf download {each}`" for each in dict.fromkeys((name, model)))
+        todo = f"run {download} where there is a network, or give a folder that has it"
         row = rows().get(model)
         if row and "an adapter" in row.needs:
             base = row.base or "which its adapter_config.json names"
@@ -500,6 +522,11 @@ def find_base_model(folder: Path, base: str) -> Path | None:
     if not adapter.is_file():
         return None
     name = base or str(read_settings(adapter).get("base_model_name_or_path") or "")
+    if not name:
+        raise DataError(
+            f"{folder} is an adapter, and does not say of which model; write its folder or name as "
+            f"base_model_name_or_path in its adapter_config.json"
+        )
     try:
         return find_folder(name)
     except DataError as error:

@@ -388,6 +388,7 @@ def test_an_adapter_of_another_base_model_or_without_one_is_refused(tmp_path, ma
     change(shallow / "config.json", num_hidden_layers=1)
     for base, said in (
         (tmp_path / "no", "is an adapter of the model"),
+        ("", "does not say of which model"),
         (shallow, "made for another base model"),
     ):
         change(folder / "adapter_config.json", base_model_name_or_path=str(base))
@@ -632,6 +633,10 @@ def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prom
     row = find_row("me/mine", "dense")
     assert (row.query, row.document) == ("query: {query}", "passage: {text}")
     assert find_row("me/mine", "api").query == "{query}", "a server's model is not in a folder"
+    old = shutil.copytree(made["Bert"], tmp_path / "models--bert-old" / "snapshots" / "abc")
+    assert find_folder("bert-old") == old, "of the hub's oldest, whose names have no owner"
+    with pytest.raises(DataError, match="`hf download sentence-transformers/x` or `hf download x`"):
+        find_folder("x")
 
 
 SHARDS = {
@@ -655,6 +660,7 @@ SHARDS = {
             "lacks a whole config_sentence_transformers.json",
         ),
         ("1_Pooling/config.json", -2, "lacks a whole 1_Pooling/config.json"),
+        ("modules.json", None, "has 1_Pooling and lacks modules.json"),
         ("model.safetensors", -100, "lacks a part of model.safetensors"),
         ("modules.json", "[1]", "lacks a whole modules.json"),
         (
@@ -680,6 +686,12 @@ def test_half_a_model_folder_is_refused_and_what_is_missing_is_named(
     with pytest.raises(DataError, match=message) as refused:
         SentenceEmbedder(str(folder)).documents([DOCUMENT])
     assert "\n" not in str(refused.value)
+
+
+def test_a_cross_encoder_makes_no_vectors(tmp_path):
+    folder = tiny_models.bert(tmp_path / "m", head="BertForSequenceClassification", num_labels=1)
+    with pytest.raises(UsageError, match=r"makes no vectors; write rerank\(bm25,cross:"):
+        SentenceEmbedder(str(folder))
 
 
 def test_weights_that_lack_a_layer_are_refused(tmp_path, made):
