@@ -3,7 +3,8 @@
 The retriever is in cross_encoder.py.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +18,11 @@ from tools.errors import DataError, UsageError
 from tools.number_format import plural
 from tools.retrievers.devices import device
 from tools.retrievers.neural import architectures, loading
-from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model
+from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model, rows
 from tools.text import encodable
+
+# The first of two labels; transformers calls it label_0 if the model does not name it.
+_NOT_RELEVANT = re.compile(r"(label_)?0$|not?(\b|_)|non|ir|un|neg|false")
 
 
 @contextmanager
@@ -61,14 +65,18 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
         missing = [name for name in missing if not any(key.endswith(f".{name}") for key in adapter)]
         model = loading.merge_adapter(model, folder)
     if missing:
+        families = [named.name for named in rows().values() if named.prompt]
         like = (
-            "for one that answers with a word, name a model of its family: "
-            "like=castorini/monot5-3b-msmarco-10k"
+            f"for one that answers with a word, name a model of its family as like=: "
+            f"{', '.join(families)}"
         )
         raise DataError(f"{folder} has no trained {missing[0]}, so it is no cross-encoder; {like}")
-    if not row.prompt and not row.architecture and model.config.num_labels != 1:
+    labels = model.config.id2label
+    if not row.prompt and not row.architecture and len(labels) > 1 and not _is_relevance(labels):
+        named = ", ".join(map(str, labels.values()))
         raise DataError(
-            f"{folder} gives {plural(model.config.num_labels, 'number')} for a pair; a cross-encoder gives 1"
+            f"{folder} gives {plural(len(labels), 'number')} for a pair ({named}); a cross-encoder "
+            f"gives 1, or 2, the second for relevant documents"
         )
     if hasattr(model, "score"):
         # The score of a decoder is that of its last token, even if it is the padding token.
@@ -78,6 +86,12 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
         unfit = f"is a {type(tokenizer).__name__}, which no cross-encoder can be used with here"
         raise DataError(f"the tokenizer of {folder} {unfit}")
     return model.eval().to(device()), tokenizer
+
+
+def _is_relevance(labels: Mapping[int, str]) -> bool:
+    """Return whether two labels are "not relevant" and "relevant", by their names if they have any."""
+    names = [str(name).lower() for name in labels.values()]
+    return len(names) == 2 and bool(_NOT_RELEVANT.match(names[0]))
 
 
 def _with_head(folder: Path, row: ModelRow, labels: int | None) -> tuple[Any, list[str]]:
@@ -133,7 +147,7 @@ class PairScorer:
         fixed = len(self._tokens("", "").ids)
         if self._most - fixed < 2:
             raise UsageError(
-                f"cross: max_tokens is {max_tokens}; what the model always reads takes {fixed} "
+                f"cross: {row.name} takes {self._most} tokens here; what it always reads takes {fixed} "
                 f"already"
             )
         self._most_of_query = min(self._most * 3 // 4, self._most - fixed)

@@ -29,6 +29,7 @@ WORDS = [
     QUERY,
     find_row("FollowIR-7B", "cross").prompt,
     find_row("bge-reranker-v2-gemma", "cross").prompt,
+    find_row("Qwen3-Reranker-0.6B", "cross").prompt,
 ]
 HEAD = "BertForSequenceClassification"
 
@@ -107,7 +108,7 @@ def enc_t5(folder):
 
 def causal(folder, family):
     words = tokenizer("<s> $A", "<s> $A <s> $B:1", ("<unk>", "<s>", "</s>"))
-    head_dim = {"head_dim": 8} if family == "Gemma" else {}
+    head_dim = {"head_dim": 8} if family in ("Gemma", "Qwen3") else {}
     config = getattr(transformers, f"{family}Config")(
         vocab_size=len(words),
         num_key_value_heads=2,
@@ -135,6 +136,7 @@ FAMILIES = {
     "enc_t5": (enc_t5, "facebook/tart-full-flan-t5-xl"),
     "gemma": (lambda folder: causal(folder, "Gemma"), "BAAI/bge-reranker-v2-gemma"),
     "mistral": (lambda folder: causal(folder, "Mistral"), "jhu-clsp/FollowIR-7B"),
+    "qwen3": (lambda folder: causal(folder, "Qwen3"), "Qwen/Qwen3-Reranker-0.6B"),
     "llama": (rankllama, "castorini/rankllama-v1-7b-lora-passage"),
 }
 
@@ -195,13 +197,11 @@ def by_hand(folder, family, text):
             words = ["▁false", "▁true"]
         else:
             model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-            prompt = (
-                find_row(FAMILIES[family][1], "cross")
-                .prompt.replace("{query}", QUERY)
-                .replace("{text}", text)
-            )
+            row = find_row(FAMILIES[family][1], "cross")
+            query = {"qwen3": row.query_text(QUERY)}.get(family, QUERY)
+            prompt = row.prompt.replace("{query}", query).replace("{text}", text)
             logits = model(input_ids=ids(prompt)).logits[0, -1]
-            words = ["false", "true"]
+            words = ["no", "yes"] if family == "qwen3" else ["false", "true"]
         if family == "gemma":
             return logits[read.get_vocab()["Yes"]].item()
         return torch.log_softmax(logits[[read.get_vocab()[word] for word in words]], 0)[1].item()
@@ -278,6 +278,35 @@ class TestEveryFamily:
         assert len(cross.search(long, k=6)) == 6
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({}, ""),
+        ({0: "not_relevant", 1: "relevant"}, ""),
+        ({0: "relevant", 1: "not_relevant"}, r"gives 2 numbers .* \(relevant, not_relevant\)"),
+        ({0: "entailment", 1: "contradiction", 2: "neutral"}, "gives 3 numbers for a pair"),
+    ],
+)
+def test_of_two_labels_the_second_is_relevant_unless_their_names_say_otherwise(
+    names, said, tmp_path, corpus
+):
+    folder = tiny_models.bert(tmp_path / "m", positions=512, head=HEAD, num_labels=len(names) or 2)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.id2label = names or config.id2label
+    config.save_pretrained(folder)
+    if said:
+        with pytest.raises(DataError, match=said):
+            CrossEncoder(corpus, None, str(folder))
+        return
+    best = CrossEncoder(corpus, None, str(folder)).search(QUERY, k=6)[0]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    read = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = read(QUERY, corpus[best.doc_id].text, return_tensors="pt")
+    with torch.no_grad():
+        theirs = torch.log_softmax(model(**inputs).logits[0], 0)[1].item()
+    assert best.score == pytest.approx(theirs, abs=1e-5)
+
+
 def test_tart_reads_its_instruction_before_the_query_and_a_mark_before_both(folders):
     like = "facebook/tart-full-flan-t5-xl"
     cross = CrossEncoder(Corpus([]), None, str(folders["enc_t5"]), like=like)
@@ -308,11 +337,11 @@ class TestWhatIsRead:
     def text(self, tokens):
         return "".join(tokens).replace("▁", " ")
 
-    def test_an_instruction_reaches_followir_and_tart_and_no_other(self, folders):
+    def test_an_instruction_reaches_followir_qwen_and_tart_and_no_other(self, folders):
         for family in FAMILIES:
             plain, _ = self.read(folders, family, "blue", "blood")
             told, words = self.read(folders, family, "blue", "blood", "Copper makes blood blue.")
-            assert (plain.ids != told.ids) == (family in ("mistral", "enc_t5"))
+            assert (plain.ids != told.ids) == (family in ("mistral", "enc_t5", "qwen3"))
             if family == "mistral":
                 assert "Query: blue Copper makes blood blue." in self.text(words)
 
@@ -362,7 +391,7 @@ class TestRefusals:
             CrossEncoder(corpus, None, str(tmp_path))
 
     def test_a_language_model_of_which_nobody_said_what_it_reads(self, folders, corpus):
-        with pytest.raises(DataError, match="like=castorini"):
+        with pytest.raises(DataError, match="as like=: BAAI"):
             CrossEncoder(corpus, None, str(folders["mistral"]))
 
     def test_a_classifier_of_several_classes(self, corpus, tmp_path):
@@ -375,7 +404,7 @@ class TestRefusals:
             CrossEncoder(corpus, None, str(folder), like="BAAI/bge-reranker-v2-gemma")
 
     def test_a_length_that_the_prompt_alone_takes(self, folders, corpus):
-        with pytest.raises(UsageError, match="max_tokens is 6"):
+        with pytest.raises(UsageError, match="takes 6 tokens here"):
             CrossEncoder(
                 corpus,
                 None,
