@@ -326,22 +326,24 @@ def accumulate_counts(
     The product is a rounded number, and words are added in their order. A row of -1 is a word that
     no document has. `table` has room for the products, in the precision of the scores.
     """
-    indptr, documents, kinds = segment.lists
+    indptr, all_documents, all_kinds = segment.lists
     shares = segment.shares
     for n in range(len(rows)):
         if rows[n] < 0:
             continue
-        first = indptr[rows[n]]
-        last = indptr[rows[n] + 1]
-        if last - first < len(shares):
-            for i in range(first, last):
-                table[kinds[i]] = weights[n] * shares[kinds[i]]
+        weight = weights[n]
+        documents = all_documents[indptr[rows[n]] : indptr[rows[n] + 1]]
+        kinds = all_kinds[indptr[rows[n]] : indptr[rows[n] + 1]]
+        if len(kinds) < len(shares):
+            for i in range(len(kinds)):
+                table[kinds[i]] = weight * shares[kinds[i]]
         else:
-            for column in range(len(shares)):
-                table[column] = weights[n] * shares[column]
-        i = first
-        # Four different documents at a time, which need not wait for each other.
-        while i < last - 3:
+            for kind in range(len(shares)):
+                table[kind] = weight * shares[kind]
+        fours = len(documents) // 4 * 4
+        # Four different documents at a time, which need not wait for each other. The index of a
+        # range is not compared with 0.
+        for i in range(0, fours, 4):
             a = documents[i]
             b = documents[i + 1]
             c = documents[i + 2]
@@ -354,10 +356,8 @@ def accumulate_counts(
             scores[b] = score_b
             scores[c] = score_c
             scores[d] = score_d
-            i += 4
-        while i < last:
+        for i in range(fours, len(documents)):
             scores[documents[i]] += table[kinds[i]]
-            i += 1
 
 
 @compile_loop()
