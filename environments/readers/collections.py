@@ -142,15 +142,8 @@ def read_collection(
         texts, note = _match_numbers(texts, judgements)
         notes.append(note)
     qrels, splits, unknown = _read_judgements(judgements, texts, counts)
-    excluded = {
-        query_id: frozenset(doc_ids)
-        for _, query_id, doc_ids in queries.read_lists(_EXCLUDED)
-        if doc_ids and query_id in qrels
-    }
-    if excluded:
-        notes.append(
-            f"Documents in {_EXCLUDED} are kept from {plural(len(excluded), 'query', 'queries')}."
-        )
+    excluded, note = _read_excluded(queries, qrels)
+    notes.append(note)
     origin = f"{place} is read as {form}: {', '.join(map(str, opened))}."
     if not qrels:
         reason = _describe_unknown_queries(unknown, texts, corpus, queries, judgements)
@@ -173,12 +166,7 @@ def read_collection(
             f"{plural(len(unknown), 'judged query is', 'judged queries are')} unknown, and left out"
         )
         warnings.append(f"{left_out}: {alike.describe('judgements', 'queries')}.")
-    linked = [str(path) for table in opened for path in table.files if leads_outside(path, folder)]
-    if linked:
-        files_are = plural(len(linked), "file is", "files are")
-        notes.append(
-            f"{files_are} outside of the folder, by a link or by name: {', '.join(linked[:3])}."
-        )
+    notes.append(_describe_links(opened, folder))
     oddities = describe_data_issues(judged, qrels, corpus, counts, missing)
     return Collection(
         corpus,
@@ -191,6 +179,30 @@ def read_collection(
         said=(origin, *filter(None, notes), *oddities),
         warnings=tuple(warnings),
     )
+
+
+def _read_excluded(
+    queries: "_CollectionTable", judged: Container[str]
+) -> tuple[dict[str, frozenset[str]], str]:
+    """Return the documents that `judged` queries must not see, and a sentence on them."""
+    excluded = {
+        query_id: frozenset(doc_ids)
+        for _, query_id, doc_ids in queries.read_lists(_EXCLUDED)
+        if doc_ids and query_id in judged
+    }
+    if not excluded:
+        return {}, ""
+    number = plural(len(excluded), "query", "queries")
+    return excluded, f"Documents in {_EXCLUDED} are kept from {number}."
+
+
+def _describe_links(opened: Sequence["_CollectionTable"], folder: Path) -> str:
+    """Return a sentence on the files of the tables that are outside of the folder; "" for none."""
+    linked = [str(path) for table in opened for path in table.files if leads_outside(path, folder)]
+    if not linked:
+        return ""
+    files_are = plural(len(linked), "file is", "files are")
+    return f"{files_are} outside of the folder, by a link or by name: {', '.join(linked[:3])}."
 
 
 def _describe_unknown_queries(
