@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tokenizers import Tokenizer
 
+from tools.cli import print_stderr
 from tools.errors import DataError
 from tools.retrievers.devices import device
 from tools.retrievers.neural import (
@@ -348,6 +349,11 @@ def _sentence_transformer(
     if len(modules) == 1 and isinstance(first, Transformer):
         if row.pooling == "mean of unit tokens":
             modules.append(Normalize(module_input_name="token_embeddings"))
+        if not row.pooling:
+            print_stderr(
+                f"{folder} has no modules.json: a vector is the mean of its tokens', as "
+                f"sentence-transformers has it; like=NAME pools as a model of the table"
+            )
         mode = {"cls": "cls", "last": "lasttoken"}.get(row.pooling, "mean")
         modules.append(
             Pooling(first.get_embedding_dimension(), mode, include_prompt=not row.pool_text_only)

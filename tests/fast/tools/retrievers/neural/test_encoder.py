@@ -688,6 +688,15 @@ def test_half_a_model_folder_is_refused_and_what_is_missing_is_named(
     assert "\n" not in str(refused.value)
 
 
+def test_an_encoder_that_nobody_said_how_to_pool_says_that_it_takes_the_mean(tmp_path, capsys):
+    folder = tiny_models.bert(tmp_path / "m")
+    SentenceEmbedder(str(folder)).documents([DOCUMENT])
+    assert f"{folder} has no modules.json: a vector is the mean" in capsys.readouterr().err
+    SentenceEmbedder(str(folder), like="princeton-nlp/sup-simcse-roberta-large").documents(["a"])
+    SentenceEmbedder(str(tiny_models.sentence_transformer(folder))).documents([DOCUMENT])
+    assert "modules.json" not in capsys.readouterr().err
+
+
 def test_a_cross_encoder_makes_no_vectors(tmp_path):
     folder = tiny_models.bert(tmp_path / "m", head="BertForSequenceClassification", num_labels=1)
     with pytest.raises(UsageError, match=r"makes no vectors; write rerank\(bm25,cross:"):
