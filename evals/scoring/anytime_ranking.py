@@ -97,7 +97,8 @@ class AnytimeRanking:
             if units:
                 self._units.append(self._unit_index.setdefault(unit, len(self._unit_index)))
         if len(index) > len(self._sums):
-            self._sums = np.pad(self._sums, (0, 2 * len(index) - len(self._sums)))
+            missing = 2 * len(index) - len(self._sums)
+            self._sums = np.pad(self._sums, (0, missing))
         return [index[doc_id] for doc_id in once]
 
     def _order(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
@@ -134,8 +135,10 @@ class AnytimeRanking:
         place_of[order] = np.cumsum(first_of_unit)
         ranking: dict[str, int] = {}
         for number, unit in self._gold:
-            if rank := int(place_of[number]):
-                ranking[unit] = min(rank, ranking.get(unit, rank))
+            rank = int(place_of[number])
+            if rank:
+                before = ranking.get(unit, rank)
+                ranking[unit] = min(rank, before)
         return ranking
 
 

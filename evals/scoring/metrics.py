@@ -302,7 +302,9 @@ def metric_from_attribution(name: str, ranking: Sequence[str], row: JsonMapping)
         ranking = ranking[: metric.depth]  # it depends on no document further down
     relevant = {history["unit"] for history in row["relevant"]}
     judged = judge_units(ranking, row["grades"], relevant)
-    return apply_metric(name, dataclasses.replace(judged, nothing=row.get("nothing")))
+    if "nothing" in row:
+        judged = dataclasses.replace(judged, nothing=row["nothing"])
+    return apply_metric(name, judged)
 
 
 def judge_ranking(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> JudgedRanking:
