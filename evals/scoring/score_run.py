@@ -48,7 +48,7 @@ from tools.pool_kinds import describe_signs
 from tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
 from tools.result_table import write_csv
 
-_FILES = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
+_WRITTEN = ("attribution.jsonl", "run.trec", "scores.csv")
 KINDS = 5  # of failures that are told, the commonest first
 _STANDING = bytes(set(range(ord("!"), ord("~") + 1)) - {ord("%")})  # in ids of TREC files
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
@@ -72,12 +72,13 @@ def score(
             f"unanswered, e.g. {pending[0]!r}"
         )
         raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
+    digests = run_folder.start_digests(path, ["outcomes.jsonl"])
     tally = _Tally()
     losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
     figures = FigureMeans(environment.metric, config["depth"])
     values, errors = _score_queries(path, environment, outcomes, tally, losses, figures)
     _write_columns(path / "scores.csv", values, errors)
-    digests = run_folder.start_digests(path, _FILES)
+    digests |= run_folder.start_digests(path, _WRITTEN)
     tally_summary = tally.summary(config, len(query_ids))
     imported = config.get("imported")
     depths = [parse_metric(name).depth or 0 for name in environment.metrics]
