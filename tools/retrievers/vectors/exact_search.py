@@ -49,6 +49,7 @@ Rows = NDArray[np.integer]  # positions of documents in the corpus
 
 FORMAT = 1  # raised when the files of 8-bit codes change their meaning
 _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
+_MAX_RANGES = 16  # of documents in a batch, a thread each, which take some 20 MB each
 _FEW = 3  # queries that are faster one by one than in a matrix product
 # More rows than this, and than a share of 1 / _MANY_OF of the corpus, are read from the map and not
 # one by one from the file: a page of the map is read from disk with dozens around it.
@@ -151,7 +152,7 @@ class VectorRetriever(VectorRetrieverBase):
         excluded = [self._ranker.rows(searches[i].excluded) for i in group]
         padded = batch_candidates.pad(vectors)
         documents = len(self._ranker)
-        count = min(_cores(), 1 + documents // batch_candidates.MIN_BLOCK)
+        count = min(_cores(), _MAX_RANGES, 1 + documents // batch_candidates.MIN_BLOCK)
         limits = [documents * number // count for number in range(count + 1)]
         ranges = [self._estimates.of_many(padded, *limit) for limit in pairwise(limits)]
         with single_threaded_products():
