@@ -10,15 +10,16 @@
 """
 
 import inspect
+import os
 import re
 import shutil
+import sysconfig
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from enum import Enum
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
@@ -599,7 +600,11 @@ def _explain(error: BaseException) -> str:
 
 def _make_interpreter() -> PythonInterpreter:
     """Make DSPy's interpreter of code, which looks for Deno only after the model has written some."""
-    if not (find_spec("deno") or shutil.which("deno")):
+    places = (
+        os.environ.get("PATH", ""),
+        sysconfig.get_path("scripts"),
+    )  # pip puts it into the last
+    if not shutil.which("deno", path=os.pathsep.join(places)):
         raise CodeInterpreterError("there is no Deno")
     return PythonInterpreter()
 

@@ -403,7 +403,6 @@ def test_a_module_that_runs_code_says_that_it_needs_deno_before_it_asks_its_mode
     name, corpus, server, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(custom, "find_spec", lambda package: None)  # a runtime by pip, perhaps
 
     def answer(query, search):
         return search(CODE_MODULES[name]()(query=query).words)
