@@ -52,7 +52,8 @@ def contents(path):
     )
     found = [
         sorted(text.splitlines()),
-        json.loads((path / "scores.json").read_text()) | {"digest": "", "made_of": {}},
+        json.loads((path / "scores.json").read_text())
+        | {"digest": "", "made_of": {}, "query_seconds": 0.0},
     ]
     found += [
         (path / name).read_bytes()
