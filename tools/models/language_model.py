@@ -180,44 +180,57 @@ class LanguageModel(dspy.LM):
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call: texts, or the response to a request of DSPy's own type."""
         request = kwargs.pop("request", prompt)
-        if not isinstance(request, dspy.lm15.Request):
-            answers = self._complete(prompt, messages, kwargs)
-            return [output for answer in answers for output in answer.outputs]
-        if request.model != self.model:
-            raise ValueError(f"the request is for {request.model}, and the model is {self.model}")
-        response = self.forward(**{**request_kwargs(request, "chat"), **kwargs})
-        return response_value(response, "chat", request)
+        if isinstance(request, dspy.lm15.Request):
+            if request.model != self.model:
+                raise ValueError(
+                    f"the request is for {request.model}, and the model is {self.model}"
+                )
+            response = self.forward(**{**request_kwargs(request, "chat"), **kwargs})
+            return response_value(response, "chat", request)
+        outputs = list[Any]()
+        for call in self._prepare_calls(prompt, messages, kwargs):
+            answer = self._answer(
+                call.request, call.rollout, call.send, call.conversation, call.limit
+            )
+            outputs += self._conclude(call, answer).outputs
+        return outputs
 
     def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
         """Return the answer as the protocol has it, by keys and by attributes."""
-        return self._respond(self._complete(prompt, messages, kwargs))
+        answers = []
+        for call in self._prepare_calls(prompt, messages, kwargs):
+            answer = self._answer(
+                call.request, call.rollout, call.send, call.conversation, call.limit
+            )
+            answers.append(self._conclude(call, answer))
+        return self._respond(answers)
 
-    def _complete(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> list[ModelResponse]:
-        """Return the completions of a prompt. Each is a call: it is counted, paid for and kept."""
+    def _prepare_calls(
+        self, prompt: Any, messages: Any, kwargs: dict[str, Any]
+    ) -> Iterator["_PreparedCall"]:
+        """Yield a call for each completion that is wanted: it is counted, paid for and kept by itself."""
         count = kwargs.pop("n", None) or 1
         if count == 1:
-            return [self._complete_once(prompt, messages, kwargs)]
+            yield self._prepare_call(prompt, messages, kwargs)
+            return
         rollout = kwargs.pop("rollout_id", None)
-        samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
-        return [
-            self._complete_once(prompt, messages, {**kwargs, "rollout_id": sample})
-            for sample in samples
-        ]
+        for n in range(count):
+            sample = n if rollout is None else f"{rollout}.{n}"
+            yield self._prepare_call(prompt, messages, {**kwargs, "rollout_id": sample})
 
-    def _complete_once(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ModelResponse:
-        context_window.check_room(
-            messages or (), "prompt"
-        )  # programs have shortened by now what they can
+    def _prepare_call(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> "_PreparedCall":
+        # Programs have shortened by now what they can
+        context_window.check_room(messages or (), "prompt")
         if self.limit:
             kwargs = self._limit_answer(kwargs)
         settings = self._settings(kwargs)
         rollout = kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
-        settings = (
-            {name: _as_json(value) for name, value in settings.items()} if self.wire else settings
-        )
+        if self.wire:
+            settings = {name: _as_json(value) for name, value in settings.items()}
         conversation = messages or [{"role": "user", "content": prompt}]
         instruction = find_instruction(conversation)
         tools: Sequence[Message] = ()  # that DSPy does not send itself
+        send: Callable[..., ProviderResponse]
         if self.wire is None:
             request = _dumps([messages or prompt, settings])
             ask_dspy = partial(self._by_dspy, prompt, messages)
@@ -228,19 +241,34 @@ class LanguageModel(dspy.LM):
             # An answer with a call of a tool has no mark at its end.
             last = "" if tools else COMPLETED
             send = partial(self.wire.send, request, instruction, tools=bool(tools), last=last)
-        answer = self._answer(
-            request, rollout, send, conversation, self.limit and kwargs[self._limited]
+        limit = self.limit and kwargs[self._limited]
+        return _PreparedCall(
+            prompt,
+            messages,
+            kwargs,
+            conversation,
+            instruction,
+            tools,
+            request,
+            rollout,
+            send,
+            limit,
         )
-        outputs = [
-            part_output(output, instruction)[1] for output in answer.outputs
-        ]  # kept by an earlier version
-        if tools:
-            outputs = [_as_output(_read_message(output, conversation, tools)) for output in outputs]
+
+    def _conclude(self, call: "_PreparedCall", answer: ModelResponse) -> ModelResponse:
+        """Return an answer as DSPy takes it, which the context and the history now have."""
+        # Answers kept by an earlier version have their thoughts in the text.
+        outputs = [part_output(output, call.instruction)[1] for output in answer.outputs]
+        if call.tools:
+            outputs = [
+                _as_output(_read_message(output, call.conversation, call.tools))
+                for output in outputs
+            ]
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
         call_context.update(answer=LastAnswer(str(text or ""), answer.finish))
         answer = answer._replace(outputs=outputs)
-        self._remember(prompt, messages, kwargs, answer)
+        self._remember(call.prompt, call.messages, call.kwargs, answer)
         return answer
 
     def _limit_answer(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -590,6 +618,21 @@ async def _await_call(call: Callable[[], Any]) -> Any:
     returned, answered = await asyncio.to_thread(lambda: (call(), call_context.current().answer))
     call_context.update(answer=answered)
     return returned
+
+
+class _PreparedCall(NamedTuple):
+    """A call before it is sent."""
+
+    prompt: Any
+    messages: Any
+    kwargs: dict[str, Any]
+    conversation: Sequence[Message]
+    instruction: str
+    tools: Sequence[Message]
+    request: bytes
+    rollout: Any
+    send: Callable[..., ProviderResponse]
+    limit: int | None  # of the answer, in tokens
 
 
 class _AnswerLimits(NamedTuple):
