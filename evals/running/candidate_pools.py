@@ -121,10 +121,9 @@ def _search(retriever: Retriever, searches: Sequence[Search], depth: int) -> lis
         with plugins.contained():
             return retriever.search_many(searches, depth)
     except Exception as error:
-        line = plugins.user_code_line(error)
-        if not line or isinstance(error, SextantError):
+        if isinstance(error, SextantError) or not plugins.user_code_line(error):
             raise
-        problem = f"{type(error).__name__}: {plugins.show(error)}{line}"
+        problem = plugins.describe_exception(error)
         raise OwnCodeFailed(f"retriever {retriever.name} failed: {problem}") from error
 
 

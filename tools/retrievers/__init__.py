@@ -473,7 +473,7 @@ def _construct(
             raise OwnCodeFailed(f"{spec} cannot be built: {error}{line}") from error
         if isinstance(error, SextantError):
             raise
-        reason = f"{type(error).__name__}: {plugins.show(error)}{line}"
+        reason = plugins.describe_exception(error)
         raise OwnCodeFailed(f"{spec} cannot be built: {reason}") from error
     if spec.kind not in RETRIEVERS:
         retriever.known = corpus

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from tools.corpus import Corpus
 from tools.models.run_resources import RunResources
 from tools.number_format import plural
-from tools.plugins import show, user_code_line
+from tools.plugins import describe_exception
 from tools.records import Document, Hit
 from tools.retrievers import build, canonicalize
 from tools.retrievers.base import Retriever, Search
@@ -52,7 +52,7 @@ def run(spec: RetrieverSpec) -> Iterator[tuple[str, str]]:
         try:
             deviation = _first_deviation(check(retriever, build_over))
         except Exception as error:  # noqa: BLE001  # of a user's class
-            deviation = f"{type(error).__name__}: {show(error)}{user_code_line(error)}"
+            deviation = describe_exception(error)
         yield first_sentence(check.__doc__).removesuffix("."), deviation
 
 
