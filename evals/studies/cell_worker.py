@@ -1,10 +1,10 @@
 """The side of second_process.py that makes the cells."""
 
-import gc
 import signal
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from evals.running.runner import infrequent_gc
 from evals.studies.run_cells import CellResult, SharedRunState
 from tools import forkserver
 
@@ -16,10 +16,9 @@ def be_starter(descriptor: int) -> None:
 
 def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.set_threshold(50_000, 20, 50)  # as tools.cli has it
     cells, metric = connection.recv()
     shop = SharedRunState(cells, metric)
-    with suppress(EOFError):  # who asks has ended
+    with infrequent_gc(), suppress(EOFError):  # who asks has ended
         while True:
             number = connection.recv()
             result: tuple[CellResult | None, Exception | None]
