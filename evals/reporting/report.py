@@ -27,7 +27,7 @@ from evals.reporting.run_groups import Group, group_runs, short_task_name
 from evals.run_descriptions import model_name
 from evals.run_folder import check_file
 from evals.scoring.comparison import fill_metrics
-from evals.scoring.metrics import canonicalize_metric, check_metric
+from evals.scoring.metrics import require_metrics
 from evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
 from tools.errors import DataError, UnknownName
 from tools.number_format import number, plural, queries
@@ -62,9 +62,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     DataError if no run has scores; UnknownName for a metric that no run has; UsageError if runs of
     a column are over different data, unless `force`.
     """
-    metrics = [canonicalize_metric(name) for name in metrics]
-    for name in metrics:
-        check_metric(name.partition(" [")[0])
+    metrics = require_metrics(metrics)
     runs, unscored = find_scored_runs(paths)
     if not runs:
         reason = next(iter(unscored.values()))

@@ -30,8 +30,6 @@ from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring.attribution import choose_cutoffs, fate_at
 from evals.scoring.metrics import (
     add_metrics,
-    canonicalize_metric,
-    check_metric,
     compute,
     digest_metric_code,
     is_custom,
@@ -40,6 +38,7 @@ from evals.scoring.metrics import (
     is_weighted,
     metric_from_attribution,
     ranking_of,
+    require_metrics,
     unordered_depth,
 )
 from evals.scoring.score_run import describe_cuts, query_weights, summarise_columns
@@ -180,9 +179,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with; name two or more run folders")
-    metrics = [canonicalize_metric(name) for name in metrics]
-    for name in metrics:
-        check_metric(name.partition(" [")[0])
+    metrics = require_metrics(metrics)
     runs, problems = fill_metrics([read_scored_run(path) for path in paths], metrics)
     if problems:
         raise problems[0]

@@ -113,6 +113,17 @@ def canonicalize_metric(name: str) -> str:
     return name if is_custom(metric) else translate_metric(metric) + bracket + judgements
 
 
+def require_metrics(names: Iterable[str]) -> list[str]:
+    """Return names of metrics as tables have them, each perhaps followed by " [" and its judgements.
+
+    UnknownName and UsageError as `check_metric` raises them.
+    """
+    canonical = [canonicalize_metric(name) for name in names]
+    for name in canonical:
+        check_metric(name.partition(" [")[0])
+    return canonical
+
+
 def check_metric(name: str, *, custom: bool = True) -> None:
     """Check that a metric exists, by its name as tables have it.
 
