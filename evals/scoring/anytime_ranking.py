@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # retrievers are behind it, which scoring does without
     from tools.session import Session
 
 Row = Mapping[str, Any]  # a step as it is on disk
+_RRF_CONSTANT = 60  # as tools.retrievers.fusion has it, whose package scoring does not load
 _TIER = 2**56  # between tiers: more than 10,000 searches can give a document
 
 
@@ -143,12 +144,12 @@ class AnytimeRanking:
 
 
 def _whole_reciprocal_ranks(depth: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Return 1 / (60 + rank) as whole numbers of 2^-40, shape (depth,).
+    """Return reciprocal ranks as whole numbers of 2^-40, shape (depth,).
 
     Their sums do not depend on the order, so equal ranks in another order are a tie.
     """
     ranks = np.arange(1, depth + 1, dtype=np.int64)
-    return 2**40 // (60 + ranks)
+    return 2**40 // (_RRF_CONSTANT + ranks)
 
 
 def submit_anytime(session: "Session", *, reason: str = "budget") -> Submission:
