@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import dspy
 import orjson
 
+from tools.cli import print_stderr
 from tools.models.model_spec import UNKNOWN, ServerInfo, ServerKind
 from tools.records import JsonMapping, JsonObject
 
@@ -136,9 +137,15 @@ def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo
 
 
 def get_json(wire: Any, path: str, seconds: float) -> Any:
-    """Return the JSON that a server has at a path; None if it has none."""
+    """Return the JSON that a server has at a path; None if it has none, or does not answer in time, which is said."""
     try:
         return orjson.loads(wire.get(path, time.monotonic() + seconds).body)
+    except dspy.LMTimeoutError:
+        print_stderr(
+            f"{wire.url} did not answer GET {path.removeprefix('/..')} within {seconds:g} s: its kind and window are "
+            "not known, and requests have the form that every server takes"
+        )
+        return None
     except (dspy.LMError, ValueError):
         return None
 

@@ -1,6 +1,7 @@
 """Servers are told apart by what they say of their models, and their window is read where each of them has it."""
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -98,6 +99,15 @@ def test_a_server_is_told_by_what_it_says_of_its_models_and_so_is_its_window(kin
 def test_a_server_that_says_nothing_of_use_is_an_unknown_one(said, asked):
     server, _ = asked(said)
     assert (server.kind.name, server.window) == ("", None)
+
+
+def test_a_server_that_does_not_answer_in_time_is_an_unknown_one_and_that_is_said(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        wire = OpenAIClient("tiny", url)
+        server = server_detection.detect_server(wire, "tiny", seconds=0.05)
+    assert server.kind.name == ""
+    assert f"{url} did not answer GET /models within 0.05 s" in capsys.readouterr().err
 
 
 def test_a_provider_is_known_by_its_address_and_a_model_that_takes_one_word_only_by_its_name():
