@@ -17,7 +17,7 @@ from programs.base import Program
 from programs.passage_reading import UNFOUND, find_candidates, show_in_one_call
 from tools.errors import LimitReached, require_at_least
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled, require_in_range
+from tools.models.answer_checks import filled, require_in_range, state_most_items
 from tools.models.passages import DESCRIPTION, Passage
 from tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
 from tools.records import Hit, Query, Submission
@@ -28,6 +28,7 @@ OBJECTIVE = (
     "what the collection is, and what counts as a find; where it is empty, likeness in meaning "
     "counts"
 )
+MOST_QUOTES = 3
 QUOTES = "up to three phrases of the passage, ten words each at most, that show that it is wanted"
 FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 
@@ -84,6 +85,7 @@ class Pointwise(Program):
         answer = ask(
             predictor,
             require_in_range("score", 0, 10),
+            state_most_items("quotes", MOST_QUOTES),
             fallback=empty_outputs(predictor),
             **inputs,
             passages=passages,

@@ -74,11 +74,12 @@ def bound_schema(
 ) -> FieldValues:
     """Return a schema whose answers meet `constraints` and are complete within `limit` tokens.
 
-    The first answer is bounded loosely: only texts that would hardly be complete without a bound, and those of rows
+    The first answer is bounded loosely: only texts that would hardly be complete without a bound, and those of lists
     by their share of the `good_tokens` of a good answer. A `brief` answer is complete, whatever the model writes.
     """
     has_lists = "'type': 'array'" in str(schema)
     texts = max(1, str(schema).count("'type': 'string'"))
+    good_chars = (good_tokens or limit) * _CHARS_PER_TOKEN
     bounds = {}
     if brief:
         max_chars = limit // 2 // (texts * (_MAX_ITEMS if has_lists else 1))
@@ -87,9 +88,14 @@ def bound_schema(
         max_chars = limit * _CHARS_PER_TOKEN // texts
         rows = _count_rows(schema, constraints)
         if rows > 1:
-            max_chars = min(max_chars, (good_tokens or limit) * _CHARS_PER_TOKEN // rows)
+            max_chars = min(max_chars, good_chars // rows)
     bounds["string"] = {"maxLength": max(_SHORTEST_TEXT, max_chars)}
-    return dict(_bound_part(schema, {}, constraints, bounds))
+    bounded = dict(_bound_part(schema, {}, constraints, bounds))
+    for field in bounded["properties"].values():
+        if "maxItems" in field and field["items"].get("type") == "string":
+            share = max(_SHORTEST_TEXT, good_chars // max(1, field["maxItems"]))
+            field["items"]["maxLength"] = min(field["items"]["maxLength"], share)
+    return bounded
 
 
 def _count_rows(schema: FieldValues, constraints: Mapping[str, Mapping[str, Any]]) -> int:

@@ -24,7 +24,12 @@ from typing import Any, NamedTuple, get_origin
 
 import pydantic
 
-from tools.models.answer_checks import InvalidAnswer, run_checks, schema_constraints
+from tools.models.answer_checks import (
+    InvalidAnswer,
+    accept_any,
+    run_checks,
+    schema_constraints,
+)
 from tools.models.answer_faults import copies_prompt
 from tools.models.answer_schema import FieldValues
 from tools.models.call_context import CallContext
@@ -94,7 +99,8 @@ def salvage(
         is_missing = fault.kind == "empty" and _lacks_optional(values, context.fallback)
         if not (fault.tolerable or is_missing):
             return None
-    checked = schema_constraints(context.checks).keys() & signature.output_fields.keys()
+    tests = [check for check in context.checks if check.test is not accept_any]
+    checked = schema_constraints(tests).keys() & signature.output_fields.keys()
     return Part(values, reader.unknown_ids, checked <= read_values.keys())
 
 

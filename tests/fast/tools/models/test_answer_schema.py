@@ -15,12 +15,14 @@ from openai_server import Failure, _reply, prompts
 from evals.running.request import SYSTEMS
 from evals.running.resolve import try_construct
 from programs.passage_reading import RankWithReasons
+from programs.pointwise import ThinkThenScore
 from tools.models import language_model
 from tools.models.adapter import Adapter, _system_message
 from tools.models.answer_checks import (
     require_known_ids,
     require_known_row_ids,
     schema_constraints,
+    state_most_items,
 )
 from tools.models.answer_parsing import JSON_FORM, MARKER_FORM
 from tools.models.answer_schema import bound_schema, inline_schema, make_schema
@@ -260,6 +262,17 @@ def test_a_list_of_ids_has_each_of_them_once_at_most_and_no_others():
         assert (selected["items"]["enum"], selected["maxItems"]) == (["d1", "d2", "d3"], 3)
 
 
+def test_texts_of_a_list_that_is_stated_to_be_short_share_the_characters_of_an_answer():
+    constraints = schema_constraints([state_most_items("quotes", 3)])
+    schema = bound_schema(
+        make_schema(ThinkThenScore), 4096, constraints, brief=False, good_tokens=1000
+    )
+    quotes = schema["properties"]["quotes"]
+    assert quotes["maxItems"] == 3
+    assert quotes["items"]["maxLength"] == 3 * 1000 // 3
+    assert schema["properties"]["thinking"]["maxLength"] == 4096 * 3 // 2
+
+
 def test_reasons_of_ranked_passages_share_the_characters_of_an_answer():
     doc_ids = [f"d{number}" for number in range(10)]
     constraints = schema_constraints([require_known_row_ids("ranked", doc_ids)])
@@ -268,4 +281,6 @@ def test_reasons_of_ranked_passages_share_the_characters_of_an_answer():
     )
     row = schema["$defs"]["RankedPassage"]["properties"]
     assert row["id"]["enum"] == doc_ids
-    assert row["reason"]["maxLength"] == 3 * 1000 // 10
+    assert (
+        row["reason"]["maxLength"] == 3 * 1000 // 10 - 60
+    )  # for the id, and JSON's own characters

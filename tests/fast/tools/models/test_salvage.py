@@ -8,7 +8,13 @@ import pytest
 
 from tools.models import call_context
 from tools.models.adapter import Adapter
-from tools.models.answer_checks import filled, require_known_ids, require_known_row_ids
+from tools.models.answer_checks import (
+    filled,
+    require_in_range,
+    require_known_ids,
+    require_known_row_ids,
+    state_most_items,
+)
 from tools.models.answer_faults import copies_prompt, ends_inside_list
 from tools.models.call_context import CallContext, LastAnswer, PredictorCall
 from tools.models.passages import Passage
@@ -209,6 +215,22 @@ def test_a_check_of_a_field_that_is_needed_holds_for_a_part_as_well():
         answer=LastAnswer(written(kind="a", text=" "), "length"),
     )
     assert salvage(Write, context, None, is_cut=True) is None
+
+
+def test_a_part_without_a_field_whose_length_alone_is_stated_is_as_good():
+    class Score(dspy.Signature):
+        quotes: list[str] = dspy.OutputField()
+        score: float = dspy.OutputField()
+
+    checks = (require_in_range("score", 0, 10), state_most_items("quotes", 3))
+    for fields, has_checked in (({"score": 4}, True), ({"quotes": '["blue"]'}, False)):
+        context = CallContext(
+            checks=checks,
+            fallback={"quotes": [], "score": 0.0},
+            answer=LastAnswer(written(**fields), "stop"),
+        )
+        usable = salvage(Score, context, None, is_cut=False)
+        assert (usable is not None and usable.has_checked_fields) is has_checked
 
 
 def test_an_answer_ends_inside_a_list_whatever_its_server_says():
