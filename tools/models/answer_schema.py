@@ -17,6 +17,8 @@ _CHARS_PER_TOKEN = 3
 # Items of a list in an answer that is requested again because it was cut off.
 _MAX_ITEMS = 8
 _SHORTEST_TEXT = 16  # characters to which a text may be bounded
+# Characters of a row beside its text: an id, the names of fields, and JSON's marks and blanks.
+_ROW_CHARS = 60
 
 # Keywords of JSON Schema that may state a check before the answer is written, by type.
 _CHECK_KEYWORDS = {
@@ -88,7 +90,7 @@ def bound_schema(
         max_chars = limit * _CHARS_PER_TOKEN // texts
         rows = _count_rows(schema, constraints)
         if rows > 1:
-            max_chars = min(max_chars, good_chars // rows)
+            max_chars = min(max_chars, good_chars // rows - _ROW_CHARS)
     bounds["string"] = {"maxLength": max(_SHORTEST_TEXT, max_chars)}
     bounded = dict(_bound_part(schema, {}, constraints, bounds))
     for field in bounded["properties"].values():
