@@ -20,6 +20,7 @@ from environments.base import Environment
 from evals.scoring.attribution import DocumentHistory, read_histories
 from evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
 from tools.models.passages import escape_markers
+from tools.number_format import plural
 from tools.records import Document, Query, Step, Trace, total
 from tools.text import content_words, sentences
 
@@ -254,7 +255,7 @@ class _FeedbackText:
                 "the same words as an earlier search, " if search_words <= earlier_words else ""
             )
             result = (
-                f"{len(doc_ids)} documents, {len(new) or 'none'} of them new, {len(hits) or 'none'} "
+                f"{plural(len(doc_ids), 'document')}, {len(new) or 'none'} of them new, {len(hits) or 'none'} "
                 f"of those relevant"
             )
             if steps[0].repeated:

@@ -54,7 +54,7 @@ def test_a_document_that_no_search_brought_is_told_with_the_searches_and_its_wor
     session = searched(toolbox, "giraffe", 1)
     text = feedback(QUERY, *ranked(session, ["d5"]), judging(corpus, {"d2": 1.0}))
     assert "Relevant documents: 1 (1 never surfaced in any search)." in text
-    assert '- hop 1, "giraffe": 1 documents, 1 of them new, none of those relevant' in text
+    assert '- hop 1, "giraffe": 1 document, 1 of them new, none of those relevant' in text
     assert line_of("d2", text) == (
         '- d2 never surfaced in any search. It says: "Copper in haemocyanin makes the blood of an octopus blue."'
     )
