@@ -28,6 +28,7 @@ from tools.records import JsonMapping, JsonObject
 from tools.result_table import CommandLine, ResultTable, render_terminal
 
 ROLES = get_args(Role)
+INGEST = "ingest"  # the first stage, which asks no model
 Range = list[float] | None  # low, likely, high; None if a price is not known
 Result = JsonObject  # the object that --json prints
 
@@ -52,8 +53,8 @@ def run(
     if follow_links:
         parameters = replace(parameters, corpus=replace(parameters.corpus, follow_links=True))
     lms = _choose_models(parameters, named, request)
-    if until and until not in STAGES:
-        raise UnknownName("stage", until, STAGES)
+    if until and until not in (INGEST, *STAGES):
+        raise UnknownName("stage", until, (INGEST, *STAGES))
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
         # A trial leaves the benchmark alone.
@@ -134,9 +135,9 @@ def _check_keys(requests: Mapping[str, SharedRequest]) -> None:
 def _count_ingested(build: BuildPipeline, source: BuildSource) -> None:
     """Note the documents, and those that reading left out, as the first row of the funnel."""
     for left_out in read_dropped(source):
-        build.drop("ingest", *left_out)
+        build.drop(INGEST, *left_out)
     documents = len(source.documents)
-    build.count("ingest", documents + sum(source.counts.values()), documents)
+    build.count(INGEST, documents + sum(source.counts.values()), documents)
 
 
 def _follow_recipe(

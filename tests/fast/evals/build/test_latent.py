@@ -86,6 +86,13 @@ def test_a_model_of_unknown_price_is_named_once_before_anything_is_sent(
     assert said not in capsys.readouterr().err
 
 
+def test_a_build_until_its_documents_are_read_asks_no_model(tmp_path, server):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    status = build(folder, server.spec, until="ingest")
+    assert [row["stage"] for row in status["stages"]] == ["ingest"]
+    assert not server.requests and not (folder / "release").exists()
+
+
 def test_a_build_in_a_folder_that_another_process_is_at_says_that_alone(
     tmp_path, server, knowing, capsys
 ):
