@@ -132,11 +132,11 @@ def read_collection(
     try:
         corpus = documents.open(home, counts)
     except Contradiction as error:
-        raise DataError(f"{error}; {documents.settle(error)}") from None
+        raise DataError(f"{error}; {documents.settle(error, opened)}") from None
     try:
         texts = _read_queries(queries, counts)
     except Contradiction as error:
-        raise DataError(f"{error}; {queries.settle(error)}") from None
+        raise DataError(f"{error}; {queries.settle(error, opened)}") from None
     notes = []
     if queries.topic_fields.taken:
         texts, note = _match_numbers(texts, judgements)
@@ -553,15 +553,26 @@ class _CollectionTable:
             label = f"cells of {self.name} without the quotation marks that csv has put around them"
             counts[label] = quoted[tables.QUOTED]
 
-    def settle(self, contradiction: Contradiction) -> str:
-        """Return advice about two rows with the same id."""
+    def settle(self, contradiction: Contradiction, opened: Sequence["_CollectionTable"]) -> str:
+        """Return advice about two rows with the same id in a collection of the tables `opened`.
+
+        A file of that name is meant in every table that has several: BRIGHT's are domains.
+        """
         second_file, before = contradiction.files
         if second_file != before:
-            file = min(second_file, before, key=len)
-            line = f'files = {{ {self.name} = "{os.path.relpath(file, self._folder)}" }}'
+            file = Path(min(second_file, before, key=len))
+            meant = {self.name: file}
+            for table in opened:
+                same_domain = [path for path in table.files if path.name == file.name]
+                if len(table.files) > len(same_domain) == 1 and table.files != self.files:
+                    meant.setdefault(table.name, same_domain[0])
+            items = [
+                f'{name} = "{os.path.relpath(path, self._folder)}"' for name, path in meant.items()
+            ]
+            mark = "file is" if len(items) == 1 else "files are"
             return (
-                f"mend one of them, or say which file is meant: a line `{line}` in its "
-                f"benchmark.toml"
+                f"mend one of them, or say which {mark} meant: a line "
+                f"`files = {{ {', '.join(items)} }}` in its benchmark.toml"
             )
         our = "id" if self.name == "documents" else "query_id"
         alternatives = [

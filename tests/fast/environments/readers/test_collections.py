@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -459,6 +460,21 @@ def test_lists_of_documents_in_columns_of_the_queries_judge_and_exclude_as_brigh
     assert query.excluded == {"7"}
     by_name = read_collection(tmp_path, tmp_path / "home", {"doc_id": "excluded_ids"})
     assert by_name.qrels == {"q1": {"7": 1}, "q9": {"7": 1}}
+
+
+def test_tables_of_several_domains_with_the_same_ids_are_told_by_the_files_of_a_domain(tmp_path):
+    for domain in ("biology", "economics"):
+        documents = [{"id": f"{domain}/d1", "content": f"a text on {domain}"}]
+        queries = [{"id": "0", "query": f"what is {domain}?", "gold_ids": [f"{domain}/d1"]}]
+        for folder, table in (("documents", documents), ("examples", queries)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(table), tmp_path / folder / f"{domain}.parquet")
+    with pytest.raises(DataError, match="the query '0' has another text") as refused:
+        load_task(str(tmp_path))
+    line = re.search("`(files = .*?)`", str(refused.value))[1]
+    (tmp_path / "benchmark.toml").write_text(line)
+    task = load_task(str(tmp_path))
+    assert task.judgements["gold"].qrels == {"0": {"biology/d1": 1}} and len(task.documents) == 1
 
 
 @pytest.mark.parametrize(
