@@ -32,7 +32,15 @@ from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
 from programs.custom_results import ANSWERS, QUERY, describe, extract_doc_ids, read_fields
-from programs.search_tools import DESK, SearchTools, make_tools, read, search, select
+from programs.search_tools import (
+    DESK,
+    SearchTools,
+    make_tools,
+    read,
+    retrieve,
+    search,
+    select,
+)
 from tools import plugins, session
 from tools.errors import OwnCodeFailed, SextantError, UsageError
 from tools.models import call_context, offline_rules
@@ -430,6 +438,7 @@ class CustomProgram(Program):
             dspy.context(
                 callbacks=[*dspy.settings.callbacks, _ForeignCallCounter(dspy.settings.lm)],
                 interpreter_factory=dspy.settings.interpreter_factory or _make_interpreter,
+                rm=retrieve,
             ),
             lend_event_loop(),
         ):
@@ -571,17 +580,12 @@ def _is_filled(value: Any) -> bool:
 
 
 def _explain(error: BaseException) -> str:
-    """Return the fault in a program's use of threads, event loops or DSPy's retrievers; "" for other errors."""
+    """Return the fault in a program's use of threads or event loops; "" for other errors."""
     for cause in plugins.list_causes(error):
         words = plugins.show(cause)
         if isinstance(cause, ValueError) and words.startswith("No LM is loaded"):  # DSPy's
             return (
                 f"asks the model in a thread or process that does not belong to the query: {REMEDY}"
-            )
-        if isinstance(cause, AssertionError) and words.startswith("No RM is loaded"):  # DSPy's
-            return (
-                "retrieves with dspy.Retrieve, which has no retriever here; call search instead, "
-                "which its constructor may ask for, or `from programs.custom import search`"
             )
         if isinstance(cause, CodeInterpreterError) and "Deno" in words:  # DSPy's
             return (

@@ -12,6 +12,7 @@ from typing import Any
 import dspy
 import pydantic
 
+from programs.search_tools import PassageText
 from tools import plugins
 from tools.records import JsonObject
 
@@ -143,6 +144,8 @@ def _split_text(text: str) -> list[str]:
 
 def _read_id(document: Any) -> str:
     """Return the id of a document: an id, an object or a mapping with an id, or a pair of an id and a score."""
+    if isinstance(document, PassageText):
+        return document.doc_id
     value = _unwrap(document)
     if isinstance(value, list | tuple) and not hasattr(value, "doc_id"):
         if len(value) != 2 or not isinstance(_unwrap(value[1]), Real):

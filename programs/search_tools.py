@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import dspy
+from dspy.dsp.utils import dotdict
 
 from tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from tools.models import context_window
@@ -51,6 +52,12 @@ class EarlierReading(NamedTuple):
 
     hop: int
     chars: int  # characters that were asked for; 0 is all
+
+
+class PassageText(str):
+    """The text of a document that dspy.Retrieve found; `doc_id` is its id, for a ranking."""
+
+    doc_id: str
 
 
 class SearchResultText(str):
@@ -336,6 +343,18 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
 
 # The tools of the query that is being answered.
 DESK: ContextVar[SearchTools | None] = ContextVar("desk", default=None)
+
+
+def retrieve(query: str, k: int = 3) -> list[Any]:
+    """Search for dspy.Retrieve, which takes the texts out of the results."""
+    if (desk := DESK.get()) is None:
+        raise UsageError(f"dspy.Retrieve is called where no query is answered: {REMEDY}")
+    passages = []
+    for snippet in desk.find(query, k):
+        text = PassageText(f"{snippet.title}\n{snippet.text}".lstrip("\n"))
+        text.doc_id = snippet.doc_id
+        passages.append(dotdict(long_text=text, pid=snippet.doc_id, score=snippet.score))
+    return passages
 
 
 def _of_present(tool: Callable[..., str]) -> Callable[..., str]:

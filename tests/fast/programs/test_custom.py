@@ -104,6 +104,18 @@ class OnlyAsync(dspy.Module):
         )
 
 
+class Retrieving(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.retrieve = dspy.Retrieve(k=3)
+        self.respond = dspy.ChainOfThought("context, question -> response")
+
+    def forward(self, question):
+        context = self.retrieve(question).passages
+        response = self.respond(context=context, question=question).response
+        return dspy.Prediction(context=context, response=response)
+
+
 agent = dspy.ReAct("query -> answer", tools=[custom.search, custom.read], max_iters=3)
 
 
@@ -213,6 +225,7 @@ def test_whatever_can_be_called_with_a_query_is_a_function(made, corpus):
         awaiting,
         Module,
         OnlyAsync,
+        Retrieving,
         agent,
         graph(look),
         graph(keep_two).compile(),
