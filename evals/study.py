@@ -84,11 +84,13 @@ def run(
     cell_results = run_cells.run_cells(cells, board, study.compare.get("metric", ""), states)
     with announced("testing the differences"):
         gathered = results.gather(study, cell_results)
-    with announced("writing the report"):
-        page = results.write(gathered, runs)
+    page: Path | None = None
     blocks: list[TextBlock] = []
-    if page:
-        blocks.append(figure_layout.lay_out(results.lay_out(gathered)))
+    if gathered.runs:
+        with announced("writing the report"):
+            figures = results.lay_out(gathered)
+            page = results.write(gathered, figures, runs)
+        blocks.append(figure_layout.lay_out(figures))
     blocks += results.list_missing(cell_results)
     if page:
         blocks.append(results.lay_out_costs(gathered))

@@ -82,6 +82,16 @@ class Panel:
     zero: bool = False
 
 
+class PaperPlot(NamedTuple):
+    """A panel that is to be drawn in the width of a paper's column."""
+
+    stem: str
+    title: str
+    panel: Panel
+    # A key of plots.COLUMNS.
+    width_name: str
+
+
 # Ink, faint lines and paper, on white and on a dark page; nothing else in a plot has one of these
 # colours.
 INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
@@ -119,17 +129,14 @@ def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure])
     )
 
 
-def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | bytes]:
-    """Return the plot in the widths of papers' columns, by the names of its files."""
-    files: dict[str, str | bytes] = {}
-    for width_name, width in COLUMNS.items():
-        with matplotlib.rc_context(
-            _SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}
-        ):
-            drawing = draw_panel(panel, width)
-            files[f"plots/{stem}-{width_name}.svg"] = svg(drawing, printable(title))
-            files[f"plots/{stem}-{width_name}.pdf"] = pdf(drawing, printable(title))
-    return files
+def draw_for_paper(plot: PaperPlot) -> dict[str, str | bytes]:
+    """Return the plot in the width of a paper's column, by the names of its files."""
+    title = printable(plot.title)
+    name = f"plots/{plot.stem}-{plot.width_name}"
+    settings = _SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}
+    with matplotlib.rc_context(settings):
+        drawing = draw_panel(plot.panel, COLUMNS[plot.width_name])
+        return {f"{name}.svg": svg(drawing, title), f"{name}.pdf": pdf(drawing, title)}
 
 
 def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:

@@ -21,11 +21,9 @@ from evals.reporting.report_page import Report, ReportSection, report_table
 from evals.reporting.report_plots import (
     INTERVALS,
     Panel,
-    Plot,
     Point,
     Series,
     draw,
-    draw_for_papers,
     draw_panel,
 )
 from evals.reporting.report_tables import (
@@ -41,7 +39,7 @@ from evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhauste
 from evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
 from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from evals.scoring.statistics import bootstrap_mean
-from evals.studies import significance
+from evals.studies import paper_plots, significance
 from evals.studies.run_cells import CellResult
 from evals.studies.study_file import StudyFile
 from tools import files as disk
@@ -335,8 +333,8 @@ def _mean_and_interval(
     return sum(means) / len(means), low, high
 
 
-def _tests_table(results: StudyResults) -> ResultTable:
-    order = [row.label for row in lay_out(results).rows]
+def _tests_table(results: StudyResults, table: SystemFigures) -> ResultTable:
+    order = [row.label for row in table.rows]
     rows = []
     for test in sorted(results.tests, key=lambda test: order.index(test.row)):
         over = (
@@ -435,18 +433,14 @@ def draw_means(results: StudyResults) -> Any:
     return draw_panel(panels["study-means"])
 
 
-def _draw(results: StudyResults, table: SystemFigures) -> tuple[list[Plot], dict[str, str | bytes]]:
-    """Return the plots of means and of differences, and the files of both in the widths of
-    papers.
-    """
-    plots = []
-    files = dict[str, str | bytes]()
-    for stem, panel in _make_panels(results, table).items():
-        if panel.series:
-            title = f"{results.study.name}: {panel.y}"
-            plots.append(draw(stem, title, INTERVALS, partial(draw_panel, panel)))
-            files |= draw_for_papers(stem, title, panel)
-    return plots, files
+def _titled_panels(results: StudyResults, table: SystemFigures) -> list[tuple[str, str, Panel]]:
+    """Return the panels of means and of differences that show something, with stem and title."""
+    panels = _make_panels(results, table)
+    return [
+        (stem, f"{results.study.name}: {panel.y}", panel)
+        for stem, panel in panels.items()
+        if panel.series
+    ]
 
 
 def _make_panels(results: StudyResults, table: SystemFigures) -> dict[str, Panel]:
@@ -474,13 +468,34 @@ def _make_panels(results: StudyResults, table: SystemFigures) -> dict[str, Panel
     }
 
 
-def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
-    """Return the report of a study, and the files that go with it."""
+def make_report(
+    results: StudyResults, figures: SystemFigures
+) -> tuple[Report, dict[str, str | bytes]]:
+    """Return the report of a study with its `figures` (lay_out), and the files that go with it."""
+    panels = _titled_panels(results, figures)
+    with paper_plots.drawing(panels) as finish_drawing:
+        report = _build_report(results, figures, panels)
+        files = finish_drawing()
+    seconds = _seconds_table(results)
+    for printed in [*report.tables, seconds]:
+        files[f"tables/{printed.stem}.tex"] = printed.to_latex()
+    # The page has them below the table.
+    table = figure_layout.lay_out(figures)
+    alone = replace(table, notes=[*table.notes, *results.deviations])
+    files[f"tables/{table.stem}.tex"] = alone.to_latex()
+    files["tables/study-seconds.csv"] = seconds.to_csv()
+    return report, files
+
+
+def _build_report(
+    results: StudyResults, figures: SystemFigures, panels: Sequence[tuple[str, str, Panel]]
+) -> Report:
     paths = [run.path for repeats in results.runs.values() for run in repeats]
     report = build.build(paths, force=True)
-    figures = lay_out(results)
     table = figure_layout.lay_out(figures)
-    plots, files = _draw(results, figures)
+    plots = [
+        draw(stem, title, INTERVALS, partial(draw_panel, panel)) for stem, title, panel in panels
+    ]
     report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
     missing = list_missing(results.cells)
@@ -491,17 +506,10 @@ def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
     notes = [*results.findings, FILES]
     findings = ReportSection("findings", "Findings", [table, *plots], notes, results.deviations)
     sections = [findings]
-    for further in (_tests_table(results), _cost_table(results), *missing):
+    for further in (_tests_table(results, figures), _cost_table(results), *missing):
         sections.append(ReportSection(further.stem, further.title, [further]))
     report.sections[:0] = sections
-    seconds = _seconds_table(results)
-    for printed in [*report.tables, seconds]:
-        files[f"tables/{printed.stem}.tex"] = printed.to_latex()
-    # The page has them below the table.
-    alone = replace(table, notes=[*table.notes, *results.deviations])
-    files[f"tables/{table.stem}.tex"] = alone.to_latex()
-    files["tables/study-seconds.csv"] = seconds.to_csv()
-    return report, files
+    return report
 
 
 def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
@@ -521,11 +529,9 @@ def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
     return [report_table("study-missing", title, heads, rows, words=(1,), long=(2,))]
 
 
-def write(results: StudyResults, runs: Path) -> Path | None:
-    """Write the results of a study; return the page, which there is once a cell is finished."""
-    if not results.runs:
-        return None
-    report, files = make_report(results)
+def write(results: StudyResults, figures: SystemFigures, runs: Path) -> Path:
+    """Write the results of a study, of which a cell is finished; return the page."""
+    report, files = make_report(results, figures)
     folder = runs / "studies" / results.study.name
     disk.mkdir_private(folder)
     with disk.lock_file(
