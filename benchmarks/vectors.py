@@ -7,6 +7,7 @@ data. Exact search takes the same time on any.
 """
 
 import multiprocessing
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -154,7 +155,7 @@ def _coded_against_exact(
     exact: VectorRetriever, coded: VectorRetriever, home: Path, documents: int
 ) -> list[Row]:
     found, wanted = (each.search_many(_searches(), 100) for each in (coded, exact))
-    note = f"equal to the last bit on {sum(map(list.__eq__, found, wanted))} of {_QUERIES} queries"
+    note = f"equal to the last bit on {sum(map(operator.eq, found, wanted))} of {_QUERIES} queries"
     rows = []
     for threads in (1, 2):
         with _threads(threads):

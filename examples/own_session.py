@@ -18,7 +18,7 @@ class Skim(Program):
         """Return the documents of one search, those that were read first."""
         session = self.toolbox.open(query)
         session.hop = 1
-        found = [hit.doc_id for hit in session.find_hits(query.text, self.depth)]
+        found = session.find_hits(query.text, self.depth).doc_ids
         words = set(query.text.lower().split())
         texts = {
             doc_id: session.read_whole(doc_id).lower().split() for doc_id in found[: self.reads]

@@ -14,7 +14,7 @@ import pydantic
 
 from programs.search_tools import PassageText
 from tools import plugins
-from tools.records import JsonObject
+from tools.records import Hits, JsonObject
 
 # Names of a parameter or field for the text of a query.
 QUERY = (
@@ -121,7 +121,7 @@ def _pick_field(outputs: JsonObject, described: str) -> Any:
     for name in ("trajectory", "reasoning"):
         outputs.pop(name, None)
     named = [outputs[name] for name in ANSWERS if name in outputs]
-    lists = [value for value in outputs.values() if isinstance(value, list | tuple)]
+    lists = [value for value in outputs.values() if isinstance(value, list | tuple | Hits)]
     fields = named[:1] or lists or list(outputs.values())
     if len(fields) != 1:
         names_of_fields = ", ".join(outputs) or "nothing"

@@ -105,7 +105,7 @@ class Rank(Program):
     def forward(self, query: Query) -> Submission:
         """Return the pool after one pass; the pass is hop 2."""
         session = self.toolbox.open(query)
-        pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
+        pool = find_candidates(session, query, self.pool).doc_ids
         session.hop = 2
         inputs = {"objective": query.objective, "description": query.text}
         window = fit_document_count(
@@ -242,7 +242,7 @@ class Tournament(Program):
     def forward(self, query: Query) -> Submission:
         """Return the pool by the tournament; each round is a hop, from 2."""
         session = self.toolbox.open(query)
-        pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
+        pool = find_candidates(session, query, self.pool).doc_ids
         if self.solved:
             have = sum(doc_id in self.solved for doc_id in pool)
             of_query = "has one" if query.query_id in self.solved else "has none"

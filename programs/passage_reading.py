@@ -35,7 +35,7 @@ from tools.models.prompting import (
     predict,
     with_advice,
 )
-from tools.records import Hit, Query
+from tools.records import Hits, Query
 from tools.session import Session
 from tools.text import fold_words
 
@@ -47,14 +47,13 @@ OFFLINE = {
 }
 
 
-def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
+def find_candidates(session: Session, query: Query, most: int) -> Hits:
     """Return the query's candidates (those not found last, by id) or else the `most` best documents; this is hop 1."""
     session.hop = 1
     candidates = (query.candidates or frozenset()) - query.excluded
     hits = session.find_hits(query.text, most if query.candidates is None else len(candidates))
-    return hits + [
-        Hit(doc_id, UNFOUND) for doc_id in sorted(candidates - {hit.doc_id for hit in hits})
-    ]
+    unfound = sorted(candidates.difference(hits.doc_ids))
+    return Hits(hits.doc_ids + unfound, hits.scores + [UNFOUND] * len(unfound))
 
 
 def search(
@@ -65,7 +64,7 @@ def search(
 ) -> list[str] | None:
     """Return the ids of a search's hits, best first; None if the session has no search left."""
     try:
-        return [hit.doc_id for hit in session.find_hits(text, k, retriever=retriever)]
+        return session.find_hits(text, k, retriever=retriever).doc_ids
     except LimitReached:
         return None
 

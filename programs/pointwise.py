@@ -5,7 +5,7 @@ parameter `ties` is the retriever that does so here (the paper's is dense:intflo
 `--instruction none` leaves the objective empty: the paper's variants without the O.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from statistics import fmean
@@ -20,7 +20,7 @@ from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_in_range, state_most_items
 from tools.models.passages import DESCRIPTION, Passage
 from tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
-from tools.records import Hit, Query, Submission
+from tools.records import Hits, Query, Submission
 from tools.retrievers.expressions import Expression
 from tools.session import Session
 
@@ -61,13 +61,10 @@ class Pointwise(Program):
         pool = find_candidates(session, query, self.pool)
         session.hop = 2
         score = self.scorer(session, {"objective": query.objective, "description": query.text})
-        scores = fill_unscored({hit.doc_id: score(hit.doc_id) for hit in pool})
+        scores = fill_unscored({doc_id: score(doc_id) for doc_id in pool.doc_ids})
         ranked = order_by_score(scores, self._untie(session, query, pool, scores))
-        session.rank([hit.doc_id for hit in ranked])
-        submitted = ranked[: self.depth]
-        return session.submit(
-            [hit.doc_id for hit in submitted], scores=[hit.score for hit in submitted]
-        )
+        session.rank(ranked.doc_ids)
+        return session.submit(ranked.doc_ids[: self.depth], scores=ranked.scores[: self.depth])
 
     def judge(
         self,
@@ -100,11 +97,11 @@ class Pointwise(Program):
         self,
         session: Session,
         query: Query,
-        pool: list[Hit],
+        pool: Hits,
         scores: dict[str, float],
     ) -> dict[str, float]:
         """Search with `ties` if scores are equal; without it, or without a search left, keep the pool's order."""
-        hits: Sequence[Any] = pool
+        hits = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):
             with suppress(LimitReached):
                 hits = session.find_hits(
@@ -113,7 +110,7 @@ class Pointwise(Program):
                     retriever=self.ties,
                     among=list(scores),
                 )
-        return {hit.doc_id: hit.score for hit in hits}
+        return dict(zip(hits.doc_ids, hits.scores, strict=True))
 
 
 def fill_unscored(scores: Mapping[str, float | None]) -> dict[str, float]:
@@ -126,16 +123,17 @@ def fill_unscored(scores: Mapping[str, float | None]) -> dict[str, float]:
     return {doc_id: mean if score is None else score for doc_id, score in scores.items()}
 
 
-def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
+def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> Hits:
     """Order documents by `scores`, best first, ties by `ties`, which sets their scores a billionth apart."""
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))
-    ranked = []
+    ranked = Hits([], [])
     tie_position = 0
     for before, doc_id in zip(order[:1] + order, order, strict=False):
         apart = ties.get(before, UNFOUND) != ties.get(doc_id, UNFOUND)
         tie_position = tie_position + apart if rounded[before] == rounded[doc_id] else 0
-        ranked.append(Hit(doc_id, rounded[doc_id] - tie_position * _TIE_STEP))
+        ranked.doc_ids.append(doc_id)
+        ranked.scores.append(rounded[doc_id] - tie_position * _TIE_STEP)
     return ranked
 
 

@@ -74,7 +74,7 @@ class Rewrite(Program):
         if rationale := answer.get("rationale", "").strip():
             session.note(f"rationale: {rationale}")
         hits = session.find_hits(answer.rewritten.strip(), self.depth)
-        return session.submit([hit.doc_id for hit in hits])
+        return session.submit(hits.doc_ids)
 
 
 class OneShotRewriter(Program):
@@ -116,7 +116,7 @@ class OneShotRewriter(Program):
         hits = session.find_hits(
             text, self.depth, instruction=search_instruction(query, self.instruction)
         )
-        return session.submit([hit.doc_id for hit in hits])
+        return session.submit(hits.doc_ids)
 
 
 def search_instruction(query: Query, instruction: str) -> str:

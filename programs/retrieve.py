@@ -11,6 +11,4 @@ class Retrieve(Program):
         """Return the first `depth` documents for the query's own text."""
         session = self.toolbox.open(query)
         hits = session.find_hits(query.text, self.depth)
-        doc_ids = [hit.doc_id for hit in hits]
-        scores = [hit.score for hit in hits]
-        return session.submit(doc_ids, scores=scores)
+        return session.submit(hits.doc_ids, scores=hits.scores)

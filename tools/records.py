@@ -3,7 +3,7 @@
 A run's `outcomes.jsonl` is made of these: this is its reference, too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, cast
 
@@ -38,13 +38,49 @@ class Query:
     )
 
 
-class Hit(
-    NamedTuple
-):  # which is made faster than a dataclass: a search at depth 1,000 makes a thousand
+class Hit(NamedTuple):
     """A retrieved document."""
 
     doc_id: str
     score: float  # larger is better; comparable only inside one result list
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits(Sequence[Hit]):
+    """The hits of a search, best first, in columns: to make a thousand records takes a fifth of a search."""
+
+    doc_ids: list[str]
+    scores: list[float]
+
+    @classmethod
+    def of(cls, hits: Iterable[Hit]) -> "Hits":
+        """Return hits in columns."""
+        if isinstance(hits, Hits):
+            return hits
+        pairs = list(hits)
+        return cls([doc_id for doc_id, _ in pairs], [score for _, score in pairs])
+
+    def __len__(self) -> int:
+        return len(self.doc_ids)
+
+    def __getitem__(self, position: Any) -> Any:  # a hit, or those of a slice
+        if isinstance(position, slice):
+            return Hits(self.doc_ids[position], self.scores[position])
+        return Hit(self.doc_ids[position], self.scores[position])
+
+    def __iter__(self) -> Iterator[Hit]:
+        return map(Hit, self.doc_ids, self.scores)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __add__(self, other: Iterable[Hit]) -> list[Hit]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Hit]) -> list[Hit]:
+        return [*other, *self]
 
 
 class Snippet(NamedTuple):

@@ -25,7 +25,7 @@ from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, Sext
 from tools.number_format import plural
 from tools.records import (
     Document,
-    Hit,
+    Hits,
     JsonMapping,
     JsonObject,
     Query,
@@ -295,9 +295,9 @@ class Session(TraceRecorder):
         """
         k = operator.index(k)
         hits = self._retrieve(text, k, retriever, instruction, among)
-        documents = [self._documents[hit.doc_id] for hit in hits]
+        doc_ids = tuple(hits.doc_ids)
+        documents = [self._documents[doc_id] for doc_id in doc_ids]
         texts = [document.text[: self.limits.snippet_chars] for document in documents]
-        doc_ids = tuple(hit.doc_id for hit in hits)
         shown = shown and not set(doc_ids) <= set(seen)
         details: JsonObject = {"hop": hop or 0}
         if shown:
@@ -319,12 +319,12 @@ class Session(TraceRecorder):
         rows = zip(
             documents,
             texts,
-            hits,
+            hits.scores,
             strict=True,
         )
         return [
-            Snippet(document.doc_id, document.title, snippet, hit.score)
-            for document, snippet, hit in rows
+            Snippet(document.doc_id, document.title, snippet, score)
+            for document, snippet, score in rows
         ]
 
     def find_hits(
@@ -335,15 +335,14 @@ class Session(TraceRecorder):
         instruction: str | None = None,
         retriever: str = "",
         among: Collection[str] | None = None,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Search as `search` does, for a program that needs ids and scores alone: no document is read."""
         k = operator.index(k)
         hits = self._retrieve(text, k, retriever, instruction, among)
-        doc_ids = tuple([hit.doc_id for hit in hits])
         self._record_search(
             text,
             k,
-            doc_ids,
+            tuple(hits.doc_ids),
             retriever,
             instruction,
             among,
@@ -357,7 +356,7 @@ class Session(TraceRecorder):
         retriever: str,
         instruction: str | None,
         among: Collection[str] | None,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Count a search, and return its hits."""
         if retriever not in self._retrievers:
             raise UsageError(

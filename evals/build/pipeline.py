@@ -424,7 +424,7 @@ class BuildPipeline:
 def nearest_texts(texts: Mapping[str, str]) -> Callable[[str, int], list[str]]:
     """Return a function that gives the names of up to n texts most like another text, by BM25."""
     index = BM25(Corpus(Document(name, text) for name, text in texts.items()))
-    return lambda text, most: [hit.doc_id for hit in index.search(text, most)]
+    return lambda text, most: index.search(text, most).doc_ids
 
 
 def stable_order(doc_ids: Iterable[str]) -> list[str]:

@@ -116,7 +116,7 @@ def _rank(
     results = retriever.search_many(searches, DEPTH)
     rankings = {}
     for query, hits in zip(variant, results, strict=True):
-        rankings[query.query_id] = Ranking([hit.doc_id for hit in hits])
+        rankings[query.query_id] = Ranking(hits.doc_ids)
     means = {}
     for name in REFERENCE:
         values = [compute(name, query_id, rankings, environment) for query_id in rankings]

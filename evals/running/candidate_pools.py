@@ -22,7 +22,7 @@ from tools import plugins
 from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.number_format import plural
 from tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
-from tools.records import Hit, JsonObject, Query
+from tools.records import Hits, JsonObject, Query
 from tools.retrievers import canonicalize
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import RetrieverSpec, parse
@@ -115,7 +115,7 @@ class Pool:
         return order[: self.size]
 
 
-def _search(retriever: Retriever, searches: Sequence[Search], depth: int) -> list[list[Hit]]:
+def _search(retriever: Retriever, searches: Sequence[Search], depth: int) -> list[Hits]:
     """Return the hits of every search. OwnCodeFailed if a user's own retriever raises."""
     try:
         with plugins.contained():
@@ -127,13 +127,13 @@ def _search(retriever: Retriever, searches: Sequence[Search], depth: int) -> lis
         raise OwnCodeFailed(f"retriever {retriever.name} failed: {problem}") from error
 
 
-def round_robin(results: Sequence[Sequence[Hit]]) -> list[str]:
+def round_robin(results: Sequence[Hits]) -> list[str]:
     """Return the documents of several searches rank by rank, each once."""
     doc_ids = dict[str, None]()
-    for hits_of_rank in zip_longest(*results):
-        for hit in hits_of_rank:
-            if hit is not None:
-                doc_ids.setdefault(hit.doc_id)
+    for ids_of_rank in zip_longest(*(hits.doc_ids for hits in results)):
+        for doc_id in ids_of_rank:
+            if doc_id is not None:
+                doc_ids.setdefault(doc_id)
     return list(doc_ids)
 
 

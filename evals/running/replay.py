@@ -242,9 +242,7 @@ class _SearchReplay:
             results_by_engine.setdefault((name, k), {})[search] = []
         for (name, k), results in results_by_engine.items():
             hits = self._engine(name).search_many(list(results), k)
-            results.update(
-                zip(results, ([hit.doc_id for hit in each] for each in hits), strict=True)
-            )
+            results.update(zip(results, (each.doc_ids for each in hits), strict=True))
             self.distinct += len(results)
         return [
             [results_by_engine[name, k][search] for name, k, search in keys_of_query]

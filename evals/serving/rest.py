@@ -45,7 +45,7 @@ from tools.models.arguments import (
     read_form,
     read_json,
 )
-from tools.records import Hit, JsonObject
+from tools.records import Hits, JsonObject
 from tools.retrievers.base import Retriever, Search
 from tools.terminal import first_sentence
 
@@ -300,7 +300,7 @@ class RestApi:
                 400, f"a request finds 1 to {MOST_FOUND:,} documents, for all its queries together"
             )
 
-    def _search(self, texts: list[str], k: int) -> list[list[Hit]]:
+    def _search(self, texts: list[str], k: int) -> list[Hits]:
         return self._retriever.search_many([Search(text) for text in texts], k)
 
     def _find(self, session: str) -> Episode:

@@ -93,7 +93,7 @@ def label_example(query: Query, environment: Environment, retriever: Retriever) 
         among=query.candidates,
     )
     first = gold[: SHOWN // 2]
-    negatives = [hit.doc_id for hit in hits if hit.doc_id not in gold]
+    negatives = [doc_id for doc_id in hits.doc_ids if doc_id not in gold]
     negatives = negatives[: SHOWN - len(first)]
     # Sorted by id, so that no position gives a relevant document away.
     shown = sorted(first + negatives)

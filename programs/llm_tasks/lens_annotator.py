@@ -71,7 +71,7 @@ class Annotator(Program):
                 "annotator: the task has no lens; say what to write down with -P attribute=TEXT"
             )
         session = self.toolbox.open(query)
-        pool = sorted(hit.doc_id for hit in find_candidates(session, query, self.pool))
+        pool = sorted(find_candidates(session, query, self.pool).doc_ids)
         session.hop = 2
         notes = dict[str, str]()
         predictor = (self.annotate_documents, self.wording)
@@ -86,11 +86,10 @@ class Annotator(Program):
         text = (
             annotate_text(*predictor, query.text[: self.read_chars]) if self.query else query.text
         )
-        hits = []
+        ranked_ids: list[str] = []
         if any(map(content_words, notes.values())):
-            hits = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
-                text, len(pool)
-            )
-        ranked = complete_ranking((hit.doc_id for hit in hits), pool)
+            index = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool))
+            ranked_ids = index.search(text, len(pool)).doc_ids
+        ranked = complete_ranking(ranked_ids, pool)
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from tools.corpus import StoredIds
 from tools.errors import DataError
 from tools.number_format import plural
-from tools.records import Hit
+from tools.records import Hit, Hits
 
 Ids = Collection[str]  # of documents
 
@@ -76,7 +75,7 @@ class Retriever(ABC):
         instruction: str = "",
         excluded: Ids = (),
         among: Ids | None = None,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Return the `k` best documents, best first; fewer when there are fewer. A blank text finds
         nothing.
 
@@ -85,7 +84,7 @@ class Retriever(ABC):
         """
         return self.search_many([Search(text, instruction, excluded, among)], k)[0]
 
-    def search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         """Return the hits of every search, in order, equal to the last digit to those of
         `search` for it alone.
         """
@@ -96,11 +95,13 @@ class Retriever(ABC):
                 results = _check_results(results, wordy, k, self.known)
             except ValueError as error:
                 raise DataError(f"retriever {self.name} {error}; {_ANSWER}") from None
-        answers = iter(results)
-        return [next(answers) if search.text.strip() and k > 0 else [] for search in searches]
+        answers = map(Hits.of, results)
+        return [
+            next(answers) if search.text.strip() and k > 0 else Hits([], []) for search in searches
+        ]
 
     @abstractmethod
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> Sequence[Sequence[Hit]]:
         """Return the hits of searches whose texts are not blank; `k` is at least 1."""
 
     def left_out(self, text: str, instruction: str = "") -> int:
@@ -118,7 +119,7 @@ _ANSWER = (
 
 def _check_results(
     results: Any, searches: Sequence[Search], k: int, known: Collection[str]
-) -> list[list[Hit]]:
+) -> list[Hits]:
     """Return the answers of a user's retriever as hits of Python's own types.
 
     ValueError tells the first that are none.
@@ -134,10 +135,10 @@ def _check_results(
     ]
 
 
-def _check_hits(hits: Any, search: Search, k: int, known: Collection[str]) -> list[Hit]:
+def _check_hits(hits: Any, search: Search, k: int, known: Collection[str]) -> Hits:
     if not isinstance(hits, Iterable):
         raise ValueError(f"answered a search with {_describe(hits)}")
-    checked = dict[str, Hit]()
+    checked = dict[str, float]()
     last = math.inf
     for hit in hits:
         if not (isinstance(hit, tuple) and len(hit) == len(Hit._fields)):
@@ -158,10 +159,10 @@ def _check_hits(hits: Any, search: Search, k: int, known: Collection[str]) -> li
         if number > last:
             raise ValueError(f"gave the score {number:g} after {last:g}")
         last = number
-        checked[str(doc_id)] = Hit(str(doc_id), number)
+        checked[str(doc_id)] = number
     if len(checked) > k:
         raise ValueError(f"gave {plural(len(checked), 'hit')} where k is {k}")
-    return list(checked.values())
+    return Hits(list(checked), list(checked.values()))
 
 
 def _describe(value: Any) -> str:
@@ -177,8 +178,8 @@ class NullRetriever(Retriever):
 
     name = "nothing"
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        return [[] for _ in searches]
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+        return [Hits([], [])] * len(searches)
 
 
 class ScoreHidingRetriever(Retriever):
@@ -188,20 +189,17 @@ class ScoreHidingRetriever(Retriever):
         self.name = retriever.name
         self.parts = (retriever,)
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        results = self.parts[0].search_many(searches, k)
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return [
-            [Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)]
-            for hits in results
+            Hits(hits.doc_ids, [1 / rank for rank in range(1, len(hits) + 1)])
+            for hits in self.parts[0].search_many(searches, k)
         ]
 
 
-def top_k(scores: Mapping[str, float], k: int) -> list[Hit]:
+def top_k(scores: Mapping[str, float], k: int) -> Hits:
     """Return the `k` best of a few candidates, best first; ties are in the order of the doc_ids."""
-    return [
-        Hit(doc_id, scores[doc_id])
-        for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]
-    ]
+    doc_ids = sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]
+    return Hits(doc_ids, [scores[doc_id] for doc_id in doc_ids])
 
 
 def kth_score_lower_bound(scores: NDArray[Any], k: int) -> float:
@@ -262,12 +260,12 @@ class Ranker:
         excluded: Ids = (),
         among: Ids | None = None,
         above: float = -np.inf,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Return at most `k` hits with a score over `above`, best first; `scores` has shape
         (documents,).
         """
         if k < 1:
-            return []
+            return Hits([], [])
         if (allowed := self.allowed(excluded, among)) is not None:
             scores = np.where(allowed, scores, -np.inf)
         floor = kth_score_lower_bound(scores, k)
@@ -279,7 +277,7 @@ class Ranker:
         rows: NDArray[np.integer],
         scores: NDArray[Any],
         k: int,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Return the best `k` of some documents, best first; `rows` and `scores` have shape
         (candidates,).
         """
@@ -290,10 +288,7 @@ class Ranker:
         order = np.lexsort((self.tie_order[rows], -scores))[:k]
         best = rows[order]
         ids = self._stored.of_rows(best.tolist()) if self._stored else self._doc_ids[best].tolist()
-        pairs = zip(ids, scores[order].tolist(), strict=True)
-        return list(
-            map(tuple.__new__, repeat(Hit), pairs)
-        )  # in two thirds of the time of Hit._make
+        return Hits(ids, scores[order].tolist())
 
     def allowed(self, excluded: Ids = (), among: Ids | None = None) -> NDArray[np.bool_] | None:
         """Return which documents may be found, shape (documents,); None when all may."""

@@ -16,7 +16,7 @@ from tools.corpus import Corpus
 from tools.models.run_resources import RunResources
 from tools.number_format import plural
 from tools.plugins import describe_exception
-from tools.records import Document, Hit
+from tools.records import Document, Hits
 from tools.retrievers import build, canonicalize
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import RetrieverSpec
@@ -60,18 +60,14 @@ def _first_deviation(verdicts: Verdicts) -> str:
     return next((deviation for right, deviation in verdicts if not right), "")
 
 
-def _ids(hits: list[Hit]) -> list[str]:
-    return [hit.doc_id for hit in hits]
-
-
 def _finds(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     """It finds different documents, the best first, with finite scores; a smaller k gives the
     beginning of the same.
     """
     for text in QUERIES:
         hits = retriever.search(text, 100)
-        scores = [hit.score for hit in hits]
-        doc_ids = CORPUS.keys() & set(_ids(hits))
+        scores = hits.scores
+        doc_ids = CORPUS.keys() & set(hits.doc_ids)
         different = len(doc_ids) == len(hits)
         finite = all(map(math.isfinite, scores))
         falling = scores == sorted(scores, reverse=True)
@@ -86,7 +82,7 @@ def _narrows(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     cut to k.
     """
     for text in QUERIES:
-        anywhere = _ids(retriever.search(text, 6))
+        anywhere = retriever.search(text, 6).doc_ids
         searches = (
             Search(text, excluded=anywhere[:1]),
             Search(
@@ -99,8 +95,8 @@ def _narrows(retriever: Retriever, build_over: BuildOver) -> Verdicts:
         for search in searches:
             [six_hits] = retriever.search_many([search], 6)
             [two_hits] = retriever.search_many([search], 2)
-            six = _ids(six_hits)
-            two = _ids(two_hits)
+            six = six_hits.doc_ids
+            two = two_hits.doc_ids
             among = CORPUS if search.among is None else search.among
             allowed = set(among) - set(search.excluded)
             expected = set(anywhere) & allowed
@@ -136,7 +132,7 @@ def _repeats_itself(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     searches.append(Search(QUERIES[0], excluded={"d1"}))
     searches.append(Search(QUERIES[0], among={"d1", "d2", "d5"}))
 
-    def alone(search: Search) -> list[Hit]:
+    def alone(search: Search) -> Hits:
         return retriever.search(
             search.text,
             5,
@@ -166,7 +162,7 @@ def _breaks_ties(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     equal_documents = [Document(doc_id, text) for doc_id in ("z", "b", "y", "a", "c")]
     corpus = Corpus([*equal_documents, *CORPUS.values()])
     hits = build_over(corpus).search(QUERIES[0], 11)
-    doc_ids = _ids(hits)
+    doc_ids = hits.doc_ids
     order = [doc_id for doc_id in doc_ids if doc_id not in CORPUS]
     ties_by_id = all(part.ties_by_id for part in (retriever, *retriever.parts))
     yield (

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tools.corpus import Corpus
 from tools.errors import UsageError, require_at_least
 from tools.number_format import plural
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Retriever, Search, top_k
 from tools.retrievers.expressions import Value, format_expression
 
@@ -103,32 +103,31 @@ class Fusion(Retriever):
         """Refuse options that are out of range."""
         check_options("fusion", part_count, options)
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         lists = [retriever.search_many(searches, max(k, self._depth)) for retriever in self.parts]
         return [self._fuse(hits, k) for hits in zip(*lists, strict=True)]
 
-    def _fuse(self, lists: Iterable[list[Hit]], k: int) -> list[Hit]:
+    def _fuse(self, lists: Iterable[Hits], k: int) -> Hits:
         scores = dict[str, float]()
         # In the order of the parts, so that sums are the same to the last bit.
         for weight, hits in zip(self._weights, lists, strict=True):
-            gains = self._gains(hits)
-            for hit, gain in zip(hits, gains, strict=True):
-                scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + weight * gain
+            for doc_id, gain in zip(hits.doc_ids, self._gains(hits.scores), strict=True):
+                scores[doc_id] = scores.get(doc_id, 0.0) + weight * gain
         return top_k(scores, k)
 
-    def _gains(self, hits: Sequence[Hit]) -> list[float]:
+    def _gains(self, scores: Sequence[float]) -> list[float]:
         if self._constant is None:
-            return _scale_scores(hits)
-        return reciprocal_ranks(len(hits), self._constant)
+            return _scale_scores(scores)
+        return reciprocal_ranks(len(scores), self._constant)
 
 
-def _scale_scores(hits: Sequence[Hit]) -> list[float]:
+def _scale_scores(scores: Sequence[float]) -> list[float]:
     """Return the scores on a scale from 1 for the first to 0 for the last; all 1 if all are equal."""
-    if not hits or hits[0].score <= hits[-1].score:
-        return [1.0] * len(hits)
-    lowest = hits[-1].score
-    span = hits[0].score - lowest
-    return [(hit.score - lowest) / span for hit in hits]
+    if not scores or scores[0] <= scores[-1]:
+        return [1.0] * len(scores)
+    lowest = scores[-1]
+    span = scores[0] - lowest
+    return [(score - lowest) / span for score in scores]
 
 
 def check_options(retriever_type: str, part_count: int, options: Mapping[str, Any]) -> None:
@@ -188,13 +187,13 @@ class Rerank(Retriever):
         """Refuse a depth at which nothing would be reranked."""
         require_at_least(1, "rerank", depth=options["depth"])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         first, second = self.parts
         first_hits = first.search_many(searches, max(k, self._depth))
         pooled_searches = []
         for search, hits in zip(searches, first_hits, strict=True):
             # Exclusions hold already, because pools are made of hits of the first.
-            pool = frozenset(hit.doc_id for hit in hits[: self._depth])
+            pool = frozenset(hits.doc_ids[: self._depth])
             pooled_searches.append(search._replace(excluded=(), among=pool))
         reranked = second.search_many(pooled_searches, self._depth)
         return [
@@ -203,10 +202,11 @@ class Rerank(Retriever):
         ]
 
 
-def _append_unranked(head: list[Hit], hits: list[Hit]) -> list[Hit]:
+def _append_unranked(head: Hits, hits: Hits) -> Hits:
     if not head:
         return hits
-    ranked = {hit.doc_id for hit in head}
-    unranked = [hit.doc_id for hit in hits if hit.doc_id not in ranked]
-    lowest = head[-1].score
-    return head + [Hit(doc_id, lowest - step) for step, doc_id in enumerate(unranked, start=1)]
+    ranked = set(head.doc_ids)
+    unranked = [doc_id for doc_id in hits.doc_ids if doc_id not in ranked]
+    lowest = head.scores[-1]
+    scores = [lowest - step for step in range(1, len(unranked) + 1)]
+    return Hits(head.doc_ids + unranked, head.scores + scores)

@@ -22,7 +22,7 @@ from tools.errors import DataError, RunIncomplete, UsageError
 from tools.installation import explain_missing
 from tools.models.model_spec import SERVER_KEY, is_server
 from tools.models.secrets import get_secret
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers import FILLS, PUSH, ServiceState, check_same_corpus
 from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.expressions import format_expression
@@ -222,7 +222,7 @@ class Milvus(Retriever):
     def _queries(self, searches: Sequence[Search]) -> Sequence[Any]:
         return encodable(search.text for search in searches)
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         results = [
             self._find(search, query, k)
             for search, query in zip(searches, self._queries(searches), strict=True)
@@ -235,7 +235,7 @@ class Milvus(Retriever):
         search: Search,
         query: Any,
         k: int,
-    ) -> list[Hit]:
+    ) -> Hits:
         rows = set(self._ranker.rows(search.excluded))
         limit = min(k + SPARE, DEEPEST)
         condition = f"row not in {sorted(rows)}" if rows else ""

@@ -30,7 +30,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, require_at_least
 from tools.forkserver import fork_server, receive_result, serve_forks
 from tools.interrupts import start_thread
-from tools.records import Hit
+from tools.records import Hit, Hits
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.lexical.bm25 import LexicalRetriever
 from tools.retrievers.lexical.inverted_index import CorpusTotals
@@ -151,7 +151,7 @@ def _count(words: LexicalRetriever, searches: Sequence[Search]) -> tuple[CorpusT
     return words.totals, [words.frequencies(search.text) for search in searches]
 
 
-def _merge(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
+def _merge(lists: Sequence[Hits], k: int) -> list[Hit]:
     hits = sorted(chain.from_iterable(lists), key=attrgetter("doc_id"))
     # The sort is stable, so equal scores stay in the order of ids.
     return sorted(

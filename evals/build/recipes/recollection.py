@@ -272,8 +272,7 @@ def _find_near_passages(
         for spec in recipe.recollect.retrievers:
             retriever = build.retriever(spec)
             for text in (query.text, build.text(passage)):
-                hits = retriever.search(text, recipe.judge.near // 2 + 1)
-                doc_ids += [hit.doc_id for hit in hits]
+                doc_ids += retriever.search(text, recipe.judge.near // 2 + 1).doc_ids
         twins = build.source.twins
         near[query.query_id] = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in twins]
     return near

@@ -28,7 +28,7 @@ from tools.installation import find_page
 from tools.interrupts import check_interrupts, start_thread
 from tools.models.run_resources import RunResources
 from tools.number_format import plural
-from tools.records import Document, Hit, Usage, usage_from_json, usage_json
+from tools.records import Document, Hits, Usage, usage_from_json, usage_json
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import Value, format_expression
 from tools.retrievers.fusion import Fusion, check_options
@@ -179,7 +179,7 @@ class LensIndex(Retriever):
             )
         check(options["model"], options["attribute"])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return self.parts[0].search_many(searches, k)
 
 
@@ -198,7 +198,7 @@ class _LensQueryRetriever(Retriever):  # the annotations, searched with the anno
     def left_out(self, text: str, instruction: str = "") -> int:
         return self._notes.left_out(self._annotate(text), instruction) if text.strip() else 0
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return self._notes.search_many(
             [search._replace(text=self._annotate(search.text)) for search in searches], k
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Ranker, Retriever, Search, kth_score_lower_bound
 from tools.retrievers.expressions import Value, format_expression
 from tools.retrievers.index_store import find_relatives, index_code_digest, open_index
@@ -139,7 +139,7 @@ class LexicalRetriever(Retriever):
         ]
         return rows, sums[: len(rows[0])]
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return self.search_as_part(searches, k, self.totals)
 
     def search_as_part(
@@ -148,7 +148,7 @@ class LexicalRetriever(Retriever):
         k: int,
         totals: CorpusTotals,
         frequencies: Sequence[Ints] | None = None,
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         """Return the hits of every search as if the corpus were a part of a corpus with these
         `totals`.
 
@@ -158,7 +158,7 @@ class LexicalRetriever(Retriever):
         """
         average = totals.words / totals.documents
 
-        def search(position: int) -> list[Hit]:
+        def search(position: int) -> Hits:
             query = searches[position]
             rows, own_frequencies = self._look_up(query.text)
             weights = self.weigh_words(

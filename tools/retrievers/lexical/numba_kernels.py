@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Ids, Ranker
 from tools.retrievers.index_store import create_memmap
 from tools.retrievers.lexical.compiled_loops import compile_loop
@@ -476,7 +476,7 @@ class Postings:
         amounts: Floats,
         excluded: Ids = (),
         among: Ids | None = None,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Return the `k` best documents with scores over 0.
 
         `terms`, shape (n,), are the query's, with repeats; `amounts`, shape (n,), positive,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from tools.corpus import Corpus
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.expressions import format_expression
 from tools.retrievers.lexical.bm25 import LexicalRetriever
@@ -117,17 +117,17 @@ class PoolBM25(Retriever):
         self.name = "pool_bm25"
         self._corpus = corpus
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return [self._search(search, k) for search in searches]
 
-    def _search(self, search: Search, k: int) -> list[Hit]:
+    def _search(self, search: Search, k: int) -> Hits:
         among = self._corpus if search.among is None else search.among
         pool = sorted(
             doc_id for doc_id in set(among) - set(search.excluded) if doc_id in self._corpus
         )
         texts = [self._corpus[doc_id].text.lower().split() for doc_id in pool]
         if not any(texts):
-            return []  # the package divides by the number of words
+            return Hits([], [])  # the package divides by the number of words
         return Ranker(pool).top(
             np.asarray(BM25Okapi(texts).get_scores(search.text.lower().split())), k
         )

@@ -20,7 +20,7 @@ from typing import Any
 from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Retriever, Search, top_k
 from tools.retrievers.neural.model_table import (
     LocalModelMixin,
@@ -87,7 +87,7 @@ class CrossEncoder(LocalModelMixin, Retriever):
         """Refuse a model that cannot be run here."""
         require_model(model, "cross", options["like"], options["run_code"])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         pools = [self._pool(search) for search in searches]
         progress = Progress("cross", sum(map(len, pools)), "pairs")
         if len(self._scores) > _REMEMBERED:

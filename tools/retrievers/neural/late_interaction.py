@@ -31,7 +31,7 @@ from tools.cli import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.number_format import plural
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.index_store import open_index
 from tools.retrievers.neural import model_table
@@ -297,14 +297,14 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
 
         return load_tokens(self._found, is_trained(self._found.folder))
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         texts = [self._row.query_text(search.text, search.instruction) for search in searches]
         queries = [
             vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")
         ]
         for search, vectors in zip(searches, queries, strict=True):
             require_finite(vectors, self.name, f"the query {search.text[:80]!r}")
-        hits: list[list[Hit]] = [[] for _ in searches]
+        hits = [Hits([], [])] * len(searches)
         pools = {
             position: sorted(self._ranker.rows(set(search.among).difference(search.excluded)))
             for position, search in enumerate(searches)

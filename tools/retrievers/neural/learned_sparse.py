@@ -26,7 +26,7 @@ from tools import files as disk
 from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.index_store import open_index
 from tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists, run_in_threads
@@ -92,11 +92,11 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
             model_table.require_model(model, "sparse", options["like"], options["run_code"]),
         )
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]
         weights = self._weigh(texts, "query")
 
-        def ranked(position: int) -> list[Hit]:
+        def ranked(position: int) -> Hits:
             search = searches[position]
             query = weights[[position]]
             require_finite(query.data, self.name, f"the query {search.text[:80]!r}")

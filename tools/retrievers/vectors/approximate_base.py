@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Search
 from tools.retrievers.vectors.embedder import VectorRetrieverBase, Vectors, embed_queries
 from tools.retrievers.vectors.exact_search import exact_scores
@@ -40,7 +40,7 @@ class ApproximateRetriever(VectorRetrieverBase):
     _index: Any
     _effort: int  # a larger one finds more, and takes longer
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         queries = embed_queries(self._embedder, searches, self._index.dimension)
         near = self._ask_index(searches, queries, k)
         rankings = []

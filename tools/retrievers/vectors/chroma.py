@@ -35,7 +35,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError, require_at_least
 from tools.models.model_spec import is_server
 from tools.number_format import plural
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers import FILLS, ServiceState, check_same_corpus
 from tools.retrievers.base import Search
 from tools.retrievers.expressions import Value, format_expression
@@ -126,7 +126,7 @@ class Chroma(ApproximateRetriever):
             options=options,
         )
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         hits = super()._search_many(searches, k)
         if isinstance(self._index, ChromaServerIndex):
             self._index.require_whole()

@@ -20,7 +20,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from tools.corpus import Corpus
-from tools.records import Hit
+from tools.records import Hits
 from tools.retrievers.base import Search, kth_score_lower_bound
 from tools.retrievers.devices import device
 from tools.retrievers.index_store import (
@@ -95,7 +95,7 @@ class VectorRetriever(VectorRetrieverBase):
         """Return the vectors of searches, shape (searches, dimension)."""
         return embed_queries(self._embedder, searches, self._vectors.shape[1])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return self.search_with(self.prepare(searches), searches, k)
 
     def search_with(
@@ -103,7 +103,7 @@ class VectorRetriever(VectorRetrieverBase):
         queries: Vectors,
         searches: Sequence[Search],
         k: int,
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         """Return the hits of searches whose vectors are `queries`."""
         unrestricted = [i for i, search in enumerate(searches) if search.among is None]
         found: dict[int, Rows] = {}
@@ -120,7 +120,7 @@ class VectorRetriever(VectorRetrieverBase):
 
         are_many = self._are_many(sum(len(rows) for rows in found.values()))
 
-        def rank(position: int) -> list[Hit]:
+        def rank(position: int) -> Hits:
             query = queries[position]
             rows = found.get(position)
             if rows is None:
@@ -191,7 +191,7 @@ class VectorRetriever(VectorRetrieverBase):
         k: int,
         *,
         from_map: bool = False,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Return the best hits of candidates, whose vectors are read `from_map` if there are many
         in a batch.
         """
