@@ -44,6 +44,7 @@ from programs.search_tools import (
 from tools import plugins, session
 from tools.errors import OwnCodeFailed, SextantError, UsageError
 from tools.models import call_context, offline_rules
+from tools.models.adapter import Adapter
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.language_model import LanguageModel
 from tools.models.tool_calls import is_tool_calls
@@ -434,9 +435,13 @@ class CustomProgram(Program):
 
     def forward(self, query: Query) -> Submission:
         """Search for a query."""
+        model = dspy.settings.lm
+        callbacks = [*dspy.settings.callbacks, _ForeignCallCounter(model)]
+        if isinstance(model, LanguageModel) and model.caller.free:
+            callbacks.append(_CallPublisher())
         with (
             dspy.context(
-                callbacks=[*dspy.settings.callbacks, _ForeignCallCounter(dspy.settings.lm)],
+                callbacks=callbacks,
                 interpreter_factory=dspy.settings.interpreter_factory or _make_interpreter,
                 rm=retrieve,
             ),
@@ -670,6 +675,21 @@ def _watch_requests() -> None:
     connection.putrequest = counted(
         connection.putrequest, lambda client, *arguments, **options: client.host
     )
+
+
+class _CallPublisher(BaseCallback):
+    """Shows the engine without a model the calls that other adapters than ours make: JSON, XML, two steps."""
+
+    def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Publish a call before its prompt is made, once: an adapter may call another's method in its own."""
+        if not isinstance(instance, Adapter) and "signature" in inputs:
+            call = call_context.PredictorCall(instance, inputs["signature"], inputs["inputs"])
+            call_context.update(predictor_call=call)
+
+    def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Take it back once there is an answer."""
+        if not isinstance(instance, Adapter):
+            call_context.update(predictor_call=None)
 
 
 class _ForeignCallCounter(BaseCallback):

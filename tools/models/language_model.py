@@ -27,7 +27,7 @@ import orjson
 from dspy.clients import execution
 from dspy.clients.call_result import attributes
 from dspy.clients.lm15_boundary import request_kwargs, response_value
-from dspy.utils.callback import BaseCallback, with_callbacks
+from dspy.utils.callback import with_callbacks
 
 from tools import session
 from tools.cli import print_stderr
@@ -43,7 +43,7 @@ from tools.models import call_context, context_window, offline_engine, provider_
 from tools.models import model_spec as models
 from tools.models.adapter import Adapter
 from tools.models.answer_faults import COMPLETED
-from tools.models.call_context import LastAnswer, PredictorCall, Rules
+from tools.models.call_context import LastAnswer, Rules
 from tools.models.client import DEADLINE, ModelClient
 from tools.models.context_window import Message
 from tools.models.finish_reasons import LENGTH, read_finish_reason
@@ -773,21 +773,6 @@ def _is_foreign(record: logging.LogRecord) -> bool:
 logging.getLogger("dspy.clients.lm").addFilter(_is_foreign)
 
 
-class _Publisher(BaseCallback):
-    """Shows the engine without a model the calls that other adapters than ours make: JSON, XML, two steps."""
-
-    def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Publish a call before its prompt is made, once: an adapter may call another's method in its own."""
-        if not isinstance(instance, Adapter) and "signature" in inputs:
-            call = PredictorCall(instance, inputs["signature"], inputs["inputs"])
-            call_context.update(predictor_call=call)
-
-    def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Take it back once there is an answer."""
-        if not isinstance(instance, Adapter):
-            call_context.update(predictor_call=None)
-
-
 class ConnectedModel(NamedTuple):
     """A connected language model."""
 
@@ -831,8 +816,7 @@ class ConnectedModel(NamedTuple):
         )  # a lens has its query's
         # Our signatures are checked by their answers; DSPy's look at every element of every list
         # only logs.
-        callbacks = [*dspy.settings.callbacks, *([_Publisher()] if self.lm.caller.free else [])]
-        settings = {"lm": self.lm, "adapter": Adapter(), "trace": [], "callbacks": callbacks}
+        settings = {"lm": self.lm, "adapter": Adapter(), "trace": []}
         context = dspy.context(**settings, warn_on_type_mismatch=False)
         with session.set_contextvar(DEADLINE, deadline), context:
             yield
