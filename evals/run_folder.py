@@ -555,9 +555,18 @@ def file_digest(path: Path) -> str:
     return files.sha256(path)[:_LENGTH]
 
 
-def start_digests(folder: Path, names: Sequence[str]) -> dict[str, Future[str]]:
-    """Begin with the digests of files of a run, each in a thread: SHA-256 gives Python's lock away."""
-    return {name: start_thread(partial(file_digest, folder / name)) for name in names}
+def start_digest(path: Path) -> Future[str]:
+    """Begin with `file_digest` in a thread: SHA-256 gives Python's lock away.
+
+    The file may be moved meanwhile.
+    """
+    file = path.open("rb")
+
+    def compute() -> str:
+        with file:
+            return files.sha256_of(file)[:_LENGTH]
+
+    return start_thread(compute)
 
 
 def check_file(path: Path, scores: JsonMapping) -> None:

@@ -458,10 +458,15 @@ _HASHED_AT_ONCE = 1 << 23
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hex."""
-    digest = hashlib.sha256()
     with open_input(path) as file:
-        while block := file.read(_HASHED_AT_ONCE):
-            digest.update(block)
+        return sha256_of(file)
+
+
+def sha256_of(file: IO[bytes]) -> str:
+    """Return the SHA-256 of what is left to read of a file, in hex."""
+    digest = hashlib.sha256()
+    while block := file.read(_HASHED_AT_ONCE):
+        digest.update(block)
     return digest.hexdigest()
 
 

@@ -411,13 +411,13 @@ def _suppose_relevant(judged: JudgedRanking, depth: int) -> JudgedRanking:
     )
 
 
-def collapse_to_units(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
+def collapse_to_units(ranking: Sequence[str], judgements: "Judgements") -> Sequence[str]:
     """Return the ranking of scored units.
 
     Each unit stands at the rank of its first document (MaxP, Dai and Callan 2019).
     """
     if judgements.unit_of is None:
-        return list(ranking)
+        return ranking
     return list(dict.fromkeys(map(judgements.unit_of, ranking)))
 
 

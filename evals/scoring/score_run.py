@@ -11,11 +11,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from environments.base import POOLED, Environment
 from evals import run_folder
@@ -43,12 +43,14 @@ from evals.scoring.statistics import bootstrap_columns, bootstrap_mean, resample
 from programs import describe_deviations
 from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
+from tools.interrupts import start_thread
 from tools.number_format import choose_verb, plural, queries
 from tools.pool_kinds import describe_signs
 from tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
 from tools.result_table import write_csv
 
-_WRITTEN = ("attribution.jsonl", "run.trec", "scores.csv")
+# Files whose digests scores.json has, in their order there.
+_DIGESTED = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
 KINDS = 5  # of failures that are told, the commonest first
 _STANDING = bytes(set(range(ord("!"), ord("~") + 1)) - {ord("%")})  # in ids of TREC files
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
@@ -72,13 +74,24 @@ def score(
             f"unanswered, e.g. {pending[0]!r}"
         )
         raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
-    digests = run_folder.start_digests(path, ["outcomes.jsonl"])
+    digests = {"outcomes.jsonl": run_folder.start_digest(path / "outcomes.jsonl")}
     tally = _Tally()
     losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
     figures = FigureMeans(environment.metric, config["depth"])
-    values, errors = _score_queries(path, environment, outcomes, tally, losses, figures)
+    with ExitStack() as stack:
+        drafts = {
+            name: stack.enter_context(run_folder.writing(path / name))
+            for name in ("run.trec", "attribution.jsonl")
+        }
+        values, errors = _score_queries(path, environment, outcomes, drafts, tally, losses, figures)
+        for name, draft in drafts.items():
+            draft.flush()
+            digests[name] = run_folder.start_digest(Path(draft.name))
+        closing = stack.pop_all()
+    # Of the size of all outcomes: what follows is computed while they are brought to the disk.
+    closed = start_thread(closing.close)
     _write_columns(path / "scores.csv", values, errors)
-    digests |= run_folder.start_digests(path, _WRITTEN)
+    digests["scores.csv"] = run_folder.start_digest(path / "scores.csv")
     tally_summary = tally.summary(config, len(query_ids))
     imported = config.get("imported")
     depths = [parse_metric(name).depth or 0 for name in environment.metrics]
@@ -116,7 +129,8 @@ def score(
         ],
     }
     made_of = {"config": run_folder.digest(config)}
-    made_of |= {name: digest.result() for name, digest in digests.items()}
+    closed.result()
+    made_of |= {name: digests[name].result() for name in _DIGESTED}
     scores = run_folder.seal_scores(scores | {"made_of": made_of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
@@ -158,36 +172,33 @@ def _score_queries(
     path: Path,
     environment: Environment,
     outcomes: run_folder.JsonlIndex,
+    drafts: Mapping[str, TextIO],
     tally: "_Tally",
     losses: LossCounts,
     figures: FigureMeans,
 ) -> tuple[Values, dict[str, str]]:
+    """Score each query, and write its lines of run.trec and attribution.jsonl to `drafts`."""
     judgements = environment.judgements[environment.headline]
     values = Values()
     errors = {}
     tag = path.name
-    with (
-        run_folder.writing(path / "run.trec") as trec,
-        run_folder.writing(path / "attribution.jsonl") as attributed,
-    ):
-        query_ids = [query.query_id for query in environment.queries]
-        rows = outcomes.rows(query_ids)
-        for query, outcome in zip(environment.queries, rows, strict=True):
-            query_id = query.query_id
-            # A sealed ranking was checked when it was written.
-            if "digest" not in outcome:
-                _check_ranking(outcome, query, environment, path)
-            tally.add(outcome)
-            errors[query_id] = outcome["error"] or ""
-            _add_values(values, outcome, outcomes, environment)
-            units = collapse_to_units(outcome["ranking"], judgements)
-            lines = trec_lines(query_id, units, tag)
-            trec.buffer.write(lines.encode("utf-8", "backslashreplace"))
-            relevant = attribute(query_id, outcome, units, judgements)
-            losses.add(relevant)
-            row = attribution_json(query.text, relevant, outcome, judgements)
-            figures.add(outcome, row)
-            attributed.write(files.dumps(row) + "\n")
+    trec = drafts["run.trec"].buffer
+    rows = outcomes.rows(query.query_id for query in environment.queries)
+    for query, outcome in zip(environment.queries, rows, strict=True):
+        query_id = query.query_id
+        # A sealed ranking was checked when it was written.
+        if "digest" not in outcome:
+            _check_ranking(outcome, query, environment, path)
+        tally.add(outcome)
+        errors[query_id] = outcome["error"] or ""
+        _add_values(values, outcome, outcomes, environment)
+        units = collapse_to_units(outcome["ranking"], judgements)
+        trec.write(trec_lines(query_id, units, tag).encode("utf-8", "backslashreplace"))
+        relevant = attribute(query_id, outcome, units, judgements)
+        losses.add(relevant)
+        row = attribution_json(query.text, relevant, outcome, judgements)
+        figures.add(outcome, row)
+        drafts["attribution.jsonl"].write(files.dumps(row) + "\n")
     return values, errors
 
 
