@@ -10,8 +10,9 @@ usage stay unknown. Left out: runs of parts of a split.
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NotRequired, get_args
 
@@ -101,10 +102,20 @@ def import_run(
     """
     hashing = start_thread(partial(files.sha256, file))  # which gives Python's lock away
     run_file = RunFile(file, environment, encoded=encoded)
+    depth = environment.depth
     counts = Counter[str]()
     name = name or slugify(run_file.tag) or slugify(file.name.partition(".")[0]) or "imported"
     with files.with_filename(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
-        spool.writelines(_make_outcomes(run_file, trajectories, environment, counts))
+        # The digest of a line is also over the configuration, and that has counts over all lines.
+        untraced: dict[str, JsonObject] = {
+            query.query_id: {"query_id": query.query_id, "steps": []}
+            for query in environment.queries
+        }
+        for query_id, line in _make_traced(run_file, trajectories, environment, counts):
+            spool.write(line + b"\n")
+            del untraced[query_id]
+        for row in untraced.values():
+            _count(run_file, row, depth, counts)
         imported = {
             "file": file.name,
             "sha256": hashing.result(),
@@ -115,9 +126,17 @@ def import_run(
         }
         config = make_config(environment, name, model, imported)
         path = run_folder.run_path(runs, config)
+        is_new = not path.exists()
         with run_folder.claim(path, config) as folder:
             spool.seek(0)
-            folder.replace_outcomes(line[:-1] for line in spool)
+            traced_lines = (line[:-1] for line in spool)
+            lines = _make_untraced(run_file, untraced.values(), depth)
+            try:
+                folder.replace_outcomes(chain(traced_lines, lines))
+            except DataError:
+                if is_new:
+                    files.remove(path)
+                raise
             score(path, environment, folder.outcomes)
     return path
 
@@ -127,26 +146,28 @@ def slugify(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:60]
 
 
-def _make_outcomes(
+def _make_traced(
     file: RunFile, trajectories: Path | None, environment: Environment, counts: Counter[str]
-) -> Iterator[bytes]:
-    traced = set()
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the query and the line of outcomes.jsonl of each trajectory, and count it."""
     for number, row in read_trajectories(trajectories, environment) if trajectories else ():
         try:
-            line = _make_outcome(file, row, environment.depth, counts)
+            line = _make_outcome(file, row, environment.depth)
         except ValueError as error:
             raise DataError(f"{trajectories}, line {number}: {error}") from None
-        traced.add(row["query_id"])
+        _count(file, row, environment.depth, counts)
         counts["traced"] += bool(row["steps"])
+        yield row["query_id"], line
+
+
+def _make_untraced(file: RunFile, rows: Iterable[JsonObject], depth: int) -> Iterator[bytes]:
+    """Yield the lines of outcomes.jsonl of queries without a trajectory."""
+    for row in rows:
+        try:
+            line = _make_outcome(file, row, depth)
+        except ValueError as error:
+            raise DataError(f"{file.path}, query {row['query_id']!r}: {error}") from None
         yield line
-    for query in environment.queries:
-        if query.query_id not in traced:
-            untraced = {"query_id": query.query_id, "steps": []}
-            try:
-                line = _make_outcome(file, untraced, environment.depth, counts)
-            except ValueError as error:
-                raise DataError(f"{file.path}, query {query.query_id!r}: {error}") from None
-            yield line
 
 
 def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, JsonObject]]:
@@ -256,9 +277,8 @@ def _make_trace(row: JsonObject) -> Trace:
     )
 
 
-def _make_outcome(file: RunFile, row: JsonObject, depth: int, counts: Counter[str]) -> bytes:
-    doc_ids, scores = _find_ranking(file, row, counts)
-    _count(row, doc_ids, depth, counts)
+def _make_outcome(file: RunFile, row: JsonObject, depth: int) -> bytes:
+    doc_ids, scores = _find_ranking(file, row)
     outcome: run_folder.Outcome = {
         "query_id": row["query_id"],
         "ranking": doc_ids[:depth],
@@ -272,18 +292,13 @@ def _make_outcome(file: RunFile, row: JsonObject, depth: int, counts: Counter[st
         "seconds": row.get("seconds"),
     }
     run_folder.check_new_outcome(outcome)
-    return files.encode_row(outcome) + b"\n"
+    return files.encode_row(outcome)
 
 
-def _find_ranking(
-    file: RunFile, row: JsonObject, counts: Counter[str]
-) -> tuple[list[str], list[float]]:
-    """Return a query's ranking and scores, and count it if the run file has equal scores.
-
-    ValueError if the row contradicts the run file.
-    """
+def _find_ranking(file: RunFile, row: JsonObject) -> tuple[list[str], list[float]]:
+    """Return a query's ranking and scores. ValueError if the row contradicts the run file."""
     query_id = row["query_id"]
-    doc_ids, scores, is_tied = file.ranking(query_id)
+    doc_ids, scores, _ = file.ranking(query_id)
     if row.get("ranking", doc_ids) != doc_ids:
         raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
     own_scores = row.get("scores")
@@ -293,17 +308,16 @@ def _find_ranking(
         raise ValueError(
             f"it has an error for query {query_id!r}, of which {file.path} has a ranking"
         )
-    if own_scores:
-        return doc_ids, own_scores
-    counts["tied"] += is_tied
-    return doc_ids, scores
+    return doc_ids, own_scores or scores
 
 
-def _count(row: JsonObject, doc_ids: list[str], depth: int, counts: Counter[str]) -> None:
+def _count(file: RunFile, row: JsonObject, depth: int, counts: Counter[str]) -> None:
     steps = row["steps"]
+    length, is_tied = file.measure_ranking(row["query_id"])
     searches = any(step.tool == "search" for step in steps)
-    counts["missing"] += not doc_ids and row.get("error") is None
-    counts["longer"] += len(doc_ids) > depth
+    counts["tied"] += is_tied and not row.get("scores")
+    counts["missing"] += not length and row.get("error") is None
+    counts["longer"] += length > depth
     counts["unmapped"] += not row.get("mapped", True)
     counts["unpriced"] += row.get("usage") is None
     counts["unshown"] += searches and not any(step.shown for step in steps)

@@ -145,16 +145,26 @@ class RunFile:
         """Return a query's documents with their scores; none if the file has none."""
         if query_id not in self._places:
             return RankedLines([], [], is_tied=False)
+        numbers, scores, is_tied = self._sort_lines(query_id)
+        return RankedLines(self._doc_ids[numbers].tolist(), scores.tolist(), is_tied)
+
+    def measure_ranking(self, query_id: str) -> tuple[int, bool]:
+        """Return how many documents `ranking` has, and whether it has equal scores."""
+        if query_id not in self._places:
+            return 0, False
+        numbers, _, is_tied = self._sort_lines(query_id)
+        return len(numbers), is_tied
+
+    def _sort_lines(self, query_id: str) -> tuple[NDArray[np.int32], NDArray[np.float32], bool]:
+        """Return a query's documents and scores, best first, and whether two scores are equal."""
         lines = self._lines(query_id)
         numbers = self._columns.document_numbers[lines]
         scores = self._columns.scores[lines]
-        is_tied = False
-        if not (scores[1:] < scores[:-1]).all():  # most files are in order
-            order = np.lexsort((self._byte_order[numbers], scores))[::-1]
-            numbers = numbers[order]
-            scores = scores[order]
-            is_tied = bool((scores[1:] == scores[:-1]).any())
-        return RankedLines(self._doc_ids[numbers].tolist(), scores.tolist(), is_tied)
+        if (scores[1:] < scores[:-1]).all():  # most files are in order
+            return numbers, scores, False
+        order = np.lexsort((self._byte_order[numbers], scores))[::-1]
+        scores = scores[order]
+        return numbers[order], scores, bool((scores[1:] == scores[:-1]).any())
 
     def _lines(self, query_id: str) -> NDArray[np.int64]:
         return np.concatenate([self._order[place] for place in self._places[query_id]])

@@ -182,9 +182,10 @@ def test_lines_may_come_in_any_order_and_the_rank_column_says_nothing(imported):
     assert run.scores["notes"] == []
 
 
-def test_a_score_that_no_outcome_can_hold_is_refused_with_its_query(imported):
+def test_a_score_that_no_outcome_can_hold_is_refused_with_its_query(imported, tmp_path):
     with pytest.raises(DataError, match=r"theirs\.trec, query 'q1': scores\[0\] should be less"):
         imported(["q1 Q0 d1 1 9e37 x", "q1 Q0 d2 2 1 x"])
+    assert not list((tmp_path / "runs").rglob("*.json*"))
 
 
 def test_a_gzipped_file_is_read(tmp_path):
