@@ -24,7 +24,7 @@ from programs.base import QuerySignature
 from tools.errors import require_at_least
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs
+from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
 from tools.models.passages import Passage
 from tools.models.prompting import ask, predict, with_advice
 
@@ -120,6 +120,7 @@ class _PlannerNodes(NodeContext):
         answer = ask(
             self.program.plan_searches,
             _check_searchable,
+            state_most_items("plan", self.program.parts),
             # Without a usable plan, the description is the sub-question.
             fallback={"plan": [SubQuestion(question=self.query.text, search=self.query.text)]},
             **self.about,
@@ -194,6 +195,7 @@ class _PlannerNodes(NodeContext):
         }
         answer = ask(
             predictor,
+            state_most_items("further", self.program.parts),
             fallback={"missing": "", "further": []},
             **passage_reading.with_search_history(
                 self.session,

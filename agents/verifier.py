@@ -27,7 +27,7 @@ from programs.base import QuerySignature
 from tools.errors import require_at_least
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled, require_known_row_ids
+from tools.models.answer_checks import filled, require_known_row_ids, state_most_items
 from tools.models.passages import Passage
 from tools.models.prompting import FallbackPrediction, ask, predict, with_advice
 from tools.retrievers.expressions import Expressions
@@ -147,6 +147,7 @@ class _VerifierNodes(NodeContext):
         named = ask(
             predictor,
             *([filled("searches")] if is_first else []),
+            state_most_items("searches", most),
             # Without usable searches, the first is the description, and no later one is made.
             fallback={"searches": [self.query.text] if is_first else []},
             **inputs,

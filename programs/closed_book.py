@@ -23,7 +23,7 @@ from programs.texts_by_id import read_texts
 from tools.errors import LimitReached, UnknownName, require_at_least
 from tools.files import InputFilePath
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled
+from tools.models.answer_checks import filled, state_most_items
 from tools.models.prompting import ask, predict
 from tools.records import Query, Submission
 from tools.session import Session
@@ -176,7 +176,8 @@ class ClosedBook(Program):
         wanted = {name: inputs[name] for name in self.guess.signature.input_fields}
         if self.one:
             return [ask(self.guess, filled("guess"), **wanted).guess]
-        return list(ask(self.guess, filled("guesses"), **wanted).guesses)
+        most_guesses = state_most_items("guesses", self.guesses)
+        return list(ask(self.guess, filled("guesses"), most_guesses, **wanted).guesses)
 
     def _look_up(
         self,

@@ -20,7 +20,7 @@ from programs.passage_reading import search
 from programs.query_rewriting import InformationRequest
 from tools.errors import require_at_least
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerCheck, Constraints, InvalidAnswer, Outputs
+from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
 from tools.models.prompting import ask, predict
 from tools.records import Query, Submission
 from tools.retrievers.fusion import reciprocal_rank_fusion
@@ -97,7 +97,8 @@ class Decompose(Program):
         whole = SubQuery(search=query.text, reading="", role="must")
         answer = ask(
             self.split,
-            check_usable(self.parts),
+            CHECK_SEARCHABLE,
+            state_most_items("subqueries", self.parts),
             fallback={"subqueries": [whole]},
             **inputs,
         )
@@ -170,25 +171,20 @@ def drop_faults(subqueries: Sequence[SubQuery], whole: SubQuery) -> list[SubQuer
     return usable
 
 
-def check_usable(most: int) -> AnswerCheck:
-    """Return the check that a condition has a search text; of more conditions than `most`, the first are used."""
+def _require_search(outputs: Outputs) -> None:
+    subqueries: list[SubQuery] = outputs["subqueries"]
+    if not any(subquery.search.strip() for subquery in subqueries):
+        raise InvalidAnswer(
+            "empty", "subqueries has no condition with a search text; it needs one at least"
+        )
 
-    def check(outputs: Outputs) -> None:
-        subqueries: list[SubQuery] = outputs["subqueries"]
-        if not any(subquery.search.strip() for subquery in subqueries):
-            raise InvalidAnswer(
-                "empty", "subqueries has no condition with a search text; it needs one at least"
-            )
-        if len(subqueries) > most:
-            raise InvalidAnswer(
-                "wrong type",
-                f"there are {len(subqueries)} conditions; {most} at most",
-                tolerable=True,
-            )
 
-    schema: Constraints = {
+# Checks that a condition has a search text.
+CHECK_SEARCHABLE = AnswerCheck(
+    _require_search,
+    {
         "subqueries": {"minItems": 1},
         "search": {"minLength": 1},
         "weight": {"minimum": 0, "maximum": 1},
-    }
-    return AnswerCheck(check, schema)
+    },
+)

@@ -334,6 +334,7 @@ class Subtask(Pointwise):
         answer = ask(
             self.list_requirements,
             filled("requirements"),
+            *([state_most_items("requirements", self.requirements)] if self.requirements else []),
             # Without usable requirements, the description is the requirement.
             fallback={"requirements": [inputs["description"]]},
             **inputs,

@@ -123,7 +123,7 @@ def test_a_condition_of_another_type_is_left_out_if_it_is_so_again(corpus, serve
     assert len(server.requests) == 2 and submission.trace.used_in_part == {"wrong type": 1}
 
 
-def test_a_plan_with_too_many_parts_is_cut_after_being_asked_for_again(corpus, server):
+def test_a_plan_with_too_many_parts_is_cut_without_being_asked_for_again(corpus, server):
     submission = decomposed(
         corpus, server, *(subquery(text) for text in ("blue", "red", "heart")), parts=2
     )
@@ -131,7 +131,7 @@ def test_a_plan_with_too_many_parts_is_cut_after_being_asked_for_again(corpus, s
         "blue",
         "red",
     ]
-    assert len(server.requests) == 2
+    assert len(server.requests) == 1
 
 
 BIRDS = "birds of Borneo that are nocturnal or extinct, romances, novels of 1890, city and sea: black-and-white films."
