@@ -226,16 +226,10 @@ class Environment:
         judgements, exclusions, pools.
         """
         digest = hashlib.blake2b(self.documents.fingerprint.encode(), digest_size=8)
+        encoder = json.JSONEncoder(sort_keys=True, default=dict)
 
         def add(*content: object) -> None:
-            digest.update(
-                json.dumps(
-                    content,
-                    sort_keys=True,
-                    default=dict,
-                ).encode("utf-8", "surrogatepass")
-                + b"\n"
-            )
+            digest.update(encoder.encode(content).encode("utf-8", "surrogatepass") + b"\n")
 
         # Query by query: the judgements of some tasks make a text of hundreds of megabytes.
         for query in self.queries:

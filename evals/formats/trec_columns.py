@@ -9,6 +9,8 @@ import codecs
 import io
 import math
 from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from environments.readers import raw_files
+from tools.interrupts import start_thread
 
 _BLANKS = bytes.maketrans(b"\t\v\f\r", b"    ")
 _BESIDE_TABS = (b" ", b"\v", b"\f", b"\r")
@@ -43,10 +46,7 @@ def read_columns(path: Path) -> RunColumns:
     queries = []
     documents = []
     scores = []
-    for block in _single_blanks(path):
-        if not block or block.isspace():
-            continue
-        table = _read_block(block)
+    for block, table in _parse_blocks(path):
         if not len(table):
             continue
         tag = tag or _first_tag(block)
@@ -73,6 +73,20 @@ def parse_score(text: bytes) -> float:
     if not math.isfinite(score) or b"_" in text:
         raise ValueError("it is no finite number")
     return score
+
+
+def _parse_blocks(path: Path) -> Iterator[tuple[bytes, Any]]:
+    """Yield blocks of lines with their tables; a block is parsed while the next is read."""
+    before: tuple[bytes, Future[Any]] | None = None
+    for block in _single_blanks(path):
+        if not block or block.isspace():
+            continue
+        parsing = start_thread(partial(_read_block, block))  # gives Python's lock away
+        if before:
+            yield before[0], before[1].result()
+        before = block, parsing
+    if before:
+        yield before[0], before[1].result()
 
 
 def _single_blanks(path: Path) -> Iterator[bytes]:
