@@ -1,4 +1,4 @@
-"""The side of paper_plots.py that draws half of the plots."""
+"""The side of paper_plots.py that draws most of the plots."""
 
 import signal
 from multiprocessing.connection import Connection
