@@ -206,7 +206,7 @@ def kth_score_lower_bound(scores: NDArray[Any], k: int) -> float:
     """Return a score that at least `k` documents reach and not many more, or -inf; `scores`
     has shape (documents,).
     """
-    groups = 16 * k
+    groups = 4 * k
     if 2 * groups <= len(scores):
         # The k-th best of the best of each group. A group's documents are far apart, because
         # neighbours are alike.
@@ -285,7 +285,12 @@ class Ranker:
             is_candidate = scores >= kth_score_lower_bound(scores, k)
             rows = rows[is_candidate]
             scores = scores[is_candidate]
-        order = np.lexsort((self.tie_order[rows], -scores))[:k]
+        # Half the time of np.lexsort: by score, and then numbers that are by score and tie order.
+        order = np.argsort(-scores)
+        falling = scores[order]
+        ranks = np.zeros(len(order), np.int64)  # equal ones of equal scores
+        np.cumsum(falling[1:] != falling[:-1], out=ranks[1:])
+        order = order[np.argsort(ranks * len(self) + self.tie_order[rows[order]])][:k]
         best = rows[order]
         ids = self._stored.of_rows(best.tolist()) if self._stored else self._doc_ids[best].tolist()
         return Hits(ids, scores[order].tolist())

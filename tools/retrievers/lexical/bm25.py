@@ -27,7 +27,7 @@ from tools.retrievers.expressions import Value, format_expression
 from tools.retrievers.index_store import find_relatives, index_code_digest, open_index
 from tools.retrievers.lexical import inverted_index
 from tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
-from tools.retrievers.lexical.numba_kernels import Ints, Rows, accumulate_counts, run_in_threads
+from tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
 from tools.text import STOP_WORDS, TermStatistics, bigram_words, content_words
 
 _SOURCES = (
@@ -129,15 +129,10 @@ class LexicalRetriever(Retriever):
         """
         return self._look_up(text)[1]
 
-    def _look_up(self, text: str) -> tuple[list[Rows], Ints]:
+    def _look_up(self, text: str) -> tuple[Rows, Ints]:
         """Return the rows of the words in each segment, and their frequencies."""
         data, prepared = self._analyzer.encode(text)
-        read = np.frombuffer(data, dtype=np.uint8)
-        sums = np.zeros(len(data), dtype=np.int64)
-        rows = [
-            segment.look_up(read, prepared, self._reading, sums) for segment in self._index.segments
-        ]
-        return rows, sums[: len(rows[0])]
+        return self._index.look_up(np.frombuffer(data, dtype=np.uint8), prepared, self._reading)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return self.search_as_part(searches, k, self.totals)
@@ -156,7 +151,7 @@ class LexicalRetriever(Retriever):
         parts; None is its own. Texts are not blank, and `k` is at least 1. Scores are equal to the
         last bit to those of the whole.
         """
-        average = totals.words / totals.documents
+        weighed = self._index.weigh(totals.words / totals.documents, self.weigh_counts)
 
         def search(position: int) -> Hits:
             query = searches[position]
@@ -174,7 +169,7 @@ class LexicalRetriever(Retriever):
                 room = 2 * k
                 for first in range(0, len(segments), _TOGETHER):
                     together = segments[first : first + _TOGETHER]
-                    scores = self._score_segments(together, rows, weights, average)
+                    scores = self._index.score(together, weighed, rows, weights, self.dtype)
                     documents = self._index.rows_of(together)
                     if allowed is not None:
                         scores[~allowed[documents]] = -np.inf
@@ -193,7 +188,7 @@ class LexicalRetriever(Retriever):
                         room = 2 * max(k, len(best))  # there can be thousands of equal ones
                 return candidates, best
 
-            segments = range(len(rows))
+            segments = range(len(self._index.segments))
             middle = len(segments) // 2
             # For fewer segments, starting threads takes longer.
             threads = len(searches) == 1 and len(segments) > _TOGETHER
@@ -203,25 +198,6 @@ class LexicalRetriever(Retriever):
             return self.ranker.hits(rows_found, scores, k)
 
         return run_in_threads(search, range(len(searches)))
-
-    def _score_segments(
-        self,
-        numbers: Sequence[int],
-        rows: Sequence[Rows],
-        weights: NDArray[np.float64],
-        average_length: float,
-    ) -> NDArray[Any]:
-        """Return the scores of the documents of some segments, one after another."""
-        segments = [self._index.segments[number] for number in numbers]
-        scores = np.zeros(sum(len(segment.rows) for segment in segments), self.dtype)
-        table = np.empty(max(segment.pairs.shape[1] for segment in segments), self.dtype)
-        first = 0
-        for number, segment in zip(numbers, segments, strict=True):
-            last = first + len(segment.rows)
-            arrays = segment.weigh(average_length, self.weigh_counts)
-            accumulate_counts(arrays, rows[number], weights, table, scores[first:last])
-            first = last
-        return scores
 
 
 def analyzer_of(name: str) -> Analyzer:

@@ -27,11 +27,11 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tools import files
 from tools.waiting import announced
 
-A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OWNDATA = 4  # of the flags of an array, which makes no difference to a loop
@@ -124,6 +124,8 @@ class CompiledLoop:
             for name in own_names
             if isinstance(named.get(name), CompiledLoop)
         }
+        if named.get("array_at") is array_at:
+            others["array_at"] = _compiled_array_at()
         function = FunctionType(
             self._function.__code__, named | others, self._name, self._function.__defaults__
         )
@@ -136,21 +138,42 @@ class CompiledLoop:
         )
 
 
-class _Flattened:
-    """An argument for many calls, whose numbers are listed once."""
+def array_at(address: int, size: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the array at an address: a loop so takes any number of arrays, by a table of addresses.
 
-    def __init__(self, argument: Any) -> None:
-        self.argument = argument
-        self.types = list[Any]()
-        self.values = list[float]()
-        _flatten((argument,), self.types, self.values)
-
-
-def flatten(argument: A) -> A:
-    """Return an argument for many calls of loops, whose numbers are listed once. It is for nothing
-    else.
+    Only loops can call it. Who calls the loop keeps the arrays.
     """
-    return cast(A, _Flattened(argument))
+    raise NotImplementedError
+
+
+@cache
+def _compiled_array_at() -> Any:
+    """Return numba's form of `array_at`."""
+    from numba import types  # as above
+    from numba.extending import intrinsic  # as above
+    from numba.np import arrayobj  # as above
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def compiled(typing_context: Any, address: Any, size: Any, dtype: Any) -> Any:
+        array_type = types.Array(dtype.dtype, 1, "C")
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = arrayobj.make_array(array_type)(context, builder)
+            element_type = context.get_data_type(array_type.dtype)
+            element_size = context.get_constant(types.intp, context.get_abi_sizeof(element_type))
+            arrayobj.populate_array(
+                array,
+                data=builder.inttoptr(arguments[0], array.data.type),
+                shape=[arguments[1]],
+                strides=[element_size],
+                itemsize=element_size,
+                meminfo=None,
+            )
+            return array._getvalue()  # noqa: SLF001  # no other
+
+        return array_type(address, size, dtype), generate
+
+    return compiled
 
 
 def compile_loop(**options: Any) -> Callable[[F], F]:
@@ -163,8 +186,6 @@ def compile_loop(**options: Any) -> Callable[[F], F]:
 
 
 def _plain(argument: Any) -> Any:
-    if isinstance(argument, _Flattened):
-        return argument.argument
     return int(argument) if isinstance(argument, bool) else argument
 
 
@@ -180,9 +201,6 @@ def _flatten(arguments: Sequence[Any], types: list[Any], values: list[float]) ->
         elif isinstance(argument, tuple):
             types.append(len(argument))
             _flatten(argument, types, values)
-        elif isinstance(argument, _Flattened):
-            types += argument.types
-            values += argument.values
         elif isinstance(argument, int | np.integer):
             types.append("int")
             values.append(int(argument))

@@ -31,12 +31,12 @@ from tools.cli import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.retrievers.lexical import numba_kernels
-from tools.retrievers.lexical.compiled_loops import flatten
 from tools.retrievers.lexical.numba_kernels import (
+    SEGMENT,
     Ints,
     PostingLists,
     Rows,
-    SegmentArrays,
+    SegmentTable,
     TermCounts,
     TextBlock,
     TokenizerSettings,
@@ -104,50 +104,21 @@ class Segment:
         self.rows = rows
         # The number of deleted documents of each word; None if no document is deleted.
         self.gone = gone
-        self._for_words = (flatten(self.words), flatten(self.lists.indptr))
-        # An average length, and the arrays for a search at this length.
-        self._weighed: tuple[float, SegmentArrays] | None = None
 
-    def look_up(
-        self,
-        data: NDArray[np.uint8],
-        prepared: bool,
-        reading: TokenizerSettings,
-        frequencies: Ints,
-    ) -> Rows:
-        """Return the row of each word of an encoded text that is no stop word; -1 if it has none.
-
-        The frequency of each is added to `frequencies`.
-        """
-        buffer = np.empty(len(data), dtype=np.int32)
-        word = np.empty(len(data), dtype=np.uint8)
-        count = numba_kernels.look_up_words(
-            data,
-            prepared,
-            reading,
-            *self._for_words,
-            word,
-            buffer,
-            frequencies,
-        )
-        rows = buffer[:count]
-        if self.gone is not None:
-            frequencies[:count] -= np.where(rows < 0, 0, self.gone[rows])
-        return rows
-
-    def weigh(
-        self,
-        average_length: float,
-        weigh_counts: Callable[[Ints, Ints, float], NDArray[np.float64]],
-    ) -> SegmentArrays:
-        """Return its arrays for searches in documents of this average length, flattened."""
-        weighed = self._weighed
-        if weighed is None or weighed[0] != average_length:
-            counts, lengths = self.pairs
-            shares = weigh_counts(counts, lengths, average_length)
-            weighed = (average_length, flatten(SegmentArrays(self.lists, shares)))
-            self._weighed = weighed
-        return weighed[1]
+    def locate(self, shares: NDArray[np.float64]) -> dict[str, int]:
+        """Return its row in the table of segments, which does not keep the arrays."""
+        return {
+            **{name: _address(array) for name, array in self.words._asdict().items()},
+            **{name: _address(array) for name, array in self.lists._asdict().items()},
+            "slot_count": len(self.words.slots),
+            "words": len(self.words.codes),
+            "postings": len(self.lists.documents),
+            "has_wide_kinds": self.lists.kinds.itemsize > 2,
+            "shares": _address(shares),
+            "share_count": len(shares),
+            "size": len(self.rows),
+            "gone": 0 if self.gone is None else _address(self.gone),
+        }
 
     def list_words(self, reading: TokenizerSettings) -> list[str]:
         """Return its words, by row."""
@@ -161,6 +132,14 @@ class Segment:
         """Return the number of documents with each word, by row."""
         counts = np.diff(self.lists.indptr)
         return counts if self.gone is None else counts - self.gone
+
+
+class WeighedSegments(NamedTuple):
+    """The segments for searches in documents of an average length."""
+
+    average_length: float
+    table: SegmentTable
+    shares: Sequence[NDArray[np.float64]]  # which the table only names
 
 
 class InvertedIndex:
@@ -179,10 +158,71 @@ class InvertedIndex:
             self.segments.append(Segment(folder / name, segment_rows, gone))
             first += size
         self._starts = np.cumsum([0, *summary["segments"].values()])
+        self._most_kinds = max(segment.pairs.shape[1] for segment in self.segments)
+        self._weighed = self._tabulate(0.0, [np.empty(0)] * len(self.segments))
 
     def rows_of(self, segments: range) -> Rows:
         """Return the rows of the documents of segments that are neighbours."""
         return self.rows[self._starts[segments[0]] : self._starts[segments[-1] + 1]]
+
+    def look_up(
+        self, data: NDArray[np.uint8], prepared: bool, reading: TokenizerSettings
+    ) -> tuple[Rows, Ints]:
+        """Return the rows of the words of an encoded text in each segment, and their frequencies.
+
+        Rows have shape (segments, at least words), and -1 for none; stop words are left out.
+        """
+        rows = np.empty((len(self.segments), len(data)), dtype=np.int32)
+        frequencies = np.zeros(len(data), dtype=np.int64)
+        word = np.empty(len(data), dtype=np.uint8)
+        count = numba_kernels.look_up_words(
+            data, prepared, reading, self._weighed.table, word, rows, frequencies
+        )
+        return rows, frequencies[:count]
+
+    def weigh(
+        self,
+        average_length: float,
+        weigh_counts: Callable[[Ints, Ints, float], NDArray[np.float64]],
+    ) -> WeighedSegments:
+        """Return what searches in documents of this average length read."""
+        weighed = self._weighed
+        if weighed.average_length != average_length:
+            shares = []
+            for segment in self.segments:
+                counts, lengths = segment.pairs
+                shares.append(weigh_counts(counts, lengths, average_length))
+            self._weighed = weighed = self._tabulate(average_length, shares)
+        return weighed
+
+    def _tabulate(
+        self, average_length: float, shares: Sequence[NDArray[np.float64]]
+    ) -> WeighedSegments:
+        table = np.zeros(len(self.segments), SEGMENT)
+        for number, segment in enumerate(self.segments):
+            for name, value in segment.locate(shares[number]).items():
+                table[number][name] = value
+        return WeighedSegments(average_length, table, shares)
+
+    def score(
+        self,
+        segments: range,
+        weighed: WeighedSegments,
+        rows: Rows,
+        weights: NDArray[np.float64],
+        dtype: type[np.floating[Any]],
+    ) -> NDArray[Any]:
+        """Return the scores of the documents of segments that are neighbours.
+
+        `weighed` is the result of `weigh`, and `rows` that of `look_up`.
+        """
+        places = slice(segments[0], segments[-1] + 1)
+        scores = np.empty(len(self.rows_of(segments)), dtype)
+        products = np.empty(self._most_kinds, dtype)
+        numba_kernels.score_documents(
+            weighed.table[places], rows[places], weights, products, scores
+        )
+        return scores
 
     def frequencies(self, reading: TokenizerSettings) -> dict[str, int]:
         """Return word -> number of documents with it, in the order of the segments."""
@@ -464,6 +504,10 @@ class _Counter:
             np.maximum.at(max_counts, owner_of_posting, counts.numbers)
             first += len(owners)
         return max_counts
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 class _NumberedPairs(NamedTuple):

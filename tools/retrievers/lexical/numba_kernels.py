@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tools.records import Hits
 from tools.retrievers.base import Ids, Ranker
 from tools.retrievers.index_store import create_memmap
-from tools.retrievers.lexical.compiled_loops import compile_loop
+from tools.retrievers.lexical.compiled_loops import array_at, compile_loop
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -36,7 +36,38 @@ Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 Floats = NDArray[Any]  # float32 or float64
 Kinds = NDArray[np.uint16] | NDArray[np.uint32]
+Fours = NDArray[np.uint64]  # numbers of two bytes, four at a time
 
+# Of each segment, addresses of its arrays and their lengths, for loops over all segments. The
+# names are those of `WordTable`, `PostingLists` and `Segment`.
+SEGMENT = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "slots",
+            "slot_count",
+            "codes",
+            "starts",
+            "letters",
+            "words",
+            "indptr",
+            "documents",
+            "kinds",
+            "postings",
+            "has_wide_kinds",  # of 4 bytes instead of 2
+            "shares",  # what a posting of each kind adds, for a word of weight 1
+            "share_count",
+            "size",
+            "gone",  # 0 for none
+        )
+    ]
+)
+SegmentTable = Any  # an array of SEGMENT
+# To take apart four numbers of two bytes.
+_LAST = np.uint64(0xFFFF)
+_ONE = np.uint64(16)
+_TWO = np.uint64(32)
+_THREE = np.uint64(48)
 _BLOCK = 1 << 15  # documents whose scores are added up at a time: 128 kB of float32
 # The share of documents from which on a term is common. From a quarter on, a row takes less time
 # than a list.
@@ -91,7 +122,10 @@ class PostingLists(NamedTuple):
 class SegmentArrays(NamedTuple):
     """The arrays of a segment that a search reads."""
 
-    lists: PostingLists
+    documents: NDArray[np.uint16]
+    kinds: NDArray[np.uint16]
+    documents_of_fours: Fours
+    kinds_of_fours: Fours
     shares: NDArray[np.float64]  # what a posting of each kind adds, for a word of weight 1
 
 
@@ -200,13 +234,13 @@ def look_up_words(
     data: Bytes,
     prepared: bool,
     reading: TokenizerSettings,
-    words: WordTable,
-    indptr: Ints,
+    segments: SegmentTable,
     word: Bytes,
-    rows_found: Rows,
+    rows: Rows,
     frequencies: Ints,
 ) -> int:
-    """Put the row of each word that is no stop word into `rows_found`; return their number.
+    """Put the rows of each word that is no stop word into `rows`, shape (segments, at least words);
+    return the number of words.
 
     -1 is no row. The frequency of each word is added to `frequencies`. `word` has room for any
     word.
@@ -218,15 +252,30 @@ def look_up_words(
         length, code, at = _read(data, at, len(data), letter, word)
         if length == 0:
             return number
-        if length >= shortest:
+        if length < shortest:
+            continue
+        is_stop_word = False
+        for n in range(len(segments)):
+            segment = segments[n]
+            starts = array_at(segment.starts, segment.words + 1, np.int64)
+            words = WordTable(
+                array_at(segment.slots, segment.slot_count, np.int32),
+                array_at(segment.codes, segment.words, np.int64),
+                starts,
+                array_at(segment.letters, starts[segment.words], np.uint8),
+            )
             row = words.slots[_find(word, length, code, words)]
-            if row < 0 or row >= reading.skipped:
-                rows_found[number] = -1 if row < 0 else row - reading.skipped
-                if row >= 0:
-                    frequencies[number] += (
-                        indptr[rows_found[number] + 1] - indptr[rows_found[number]]
-                    )
-                number += 1
+            if 0 <= row < reading.skipped:
+                is_stop_word = True
+                break
+            rows[n, number] = -1 if row < 0 else row - reading.skipped
+            if row >= 0:
+                row -= reading.skipped
+                indptr = array_at(segment.indptr, segment.words + 1, np.int64)
+                frequencies[number] += indptr[row + 1] - indptr[row]
+                if segment.gone:
+                    frequencies[number] -= array_at(segment.gone, segment.words, np.int64)[row]
+        number += not is_stop_word
 
 
 @compile_loop()
@@ -314,50 +363,115 @@ def scatter_postings(
 
 
 @compile_loop()
-def accumulate_counts(
-    segment: SegmentArrays,
-    rows: Rows,
-    weights: NDArray[np.float64],
-    table: Floats,
+def _add_word(
+    first: int,
+    last: int,
+    arrays: SegmentArrays,
+    weight: float,
+    products: Floats,
     scores: Floats,
 ) -> None:
-    """Add the weight of each word times the share of each posting's kind to the documents' scores.
-
-    The product is a rounded number, and words are added in their order. A row of -1 is a word that
-    no document has. `table` has room for the products, in the precision of the scores.
-    """
-    indptr, all_documents, all_kinds = segment.lists
-    shares = segment.shares
-    for n in range(len(rows)):
-        if rows[n] < 0:
-            continue
-        weight = weights[n]
-        documents = all_documents[indptr[rows[n]] : indptr[rows[n] + 1]]
-        kinds = all_kinds[indptr[rows[n]] : indptr[rows[n] + 1]]
-        if len(kinds) < len(shares):
-            for i in range(len(kinds)):
-                table[kinds[i]] = weight * shares[kinds[i]]
-        else:
-            for kind in range(len(shares)):
-                table[kind] = weight * shares[kind]
-        fours = len(documents) // 4 * 4
-        # Four different documents at a time, which need not wait for each other. The index of a
-        # range is not compared with 0.
-        for i in range(0, fours, 4):
-            a = documents[i]
-            b = documents[i + 1]
-            c = documents[i + 2]
-            d = documents[i + 3]
-            score_a = scores[a] + table[kinds[i]]
-            score_b = scores[b] + table[kinds[i + 1]]
-            score_c = scores[c] + table[kinds[i + 2]]
-            score_d = scores[d] + table[kinds[i + 3]]
+    # Adds the weight of a word times the share of each posting's kind to the documents' scores. The
+    # product is a rounded number.
+    documents = arrays.documents[first:last]
+    kinds = arrays.kinds[first:last]
+    shares = arrays.shares
+    if 3 * len(kinds) < len(shares):
+        for n in range(len(kinds)):
+            products[kinds[n]] = weight * shares[kinds[n]]
+    else:
+        for kind in range(len(shares)):
+            products[kind] = weight * shares[kind]
+    begin = end = 0  # of the whole fours among the postings
+    if len(kinds) >= 8:
+        begin = -first % 4
+        end = last // 4 * 4 - first
+        fours = arrays.documents_of_fours[(first + begin) // 4 : last // 4]
+        fours_of_kinds = arrays.kinds_of_fours[(first + begin) // 4 : last // 4]
+        # Four different documents, which are read together and need not wait for each other.
+        for n in range(len(fours)):
+            four = fours[n]
+            four_kinds = fours_of_kinds[n]
+            a = four & _LAST
+            b = (four >> _ONE) & _LAST
+            c = (four >> _TWO) & _LAST
+            d = four >> _THREE
+            score_a = scores[a] + products[four_kinds & _LAST]
+            score_b = scores[b] + products[(four_kinds >> _ONE) & _LAST]
+            score_c = scores[c] + products[(four_kinds >> _TWO) & _LAST]
+            score_d = scores[d] + products[four_kinds >> _THREE]
             scores[a] = score_a
             scores[b] = score_b
             scores[c] = score_c
             scores[d] = score_d
-        for i in range(fours, len(documents)):
-            scores[documents[i]] += table[kinds[i]]
+    for n in range(len(documents) - (end - begin)):
+        posting = n if n < begin else n + end - begin
+        scores[documents[posting]] += products[kinds[posting]]
+
+
+@compile_loop()
+def _add_word_of_wide_kinds(
+    documents: NDArray[np.uint16],
+    kinds: NDArray[np.uint32],
+    weight: float,
+    shares: NDArray[np.float64],
+    products: Floats,
+    scores: Floats,
+) -> None:
+    # Adds the same, without products for all kinds, which are more than the postings of most words.
+    for n in range(len(documents)):
+        products[0] = weight * shares[kinds[n]]
+        scores[documents[n]] += products[0]
+
+
+@compile_loop()
+def score_documents(
+    segments: SegmentTable,
+    rows: Rows,
+    weights: NDArray[np.float64],
+    products: Floats,
+    scores: Floats,
+) -> None:
+    """Put the scores of the documents of the segments, one after another, into `scores`.
+
+    `rows` are those of `look_up_words`, for words of these `weights`, which are added in their
+    order. `products` has room for the shares of a segment, in the precision of the scores.
+    """
+    scores[:] = 0
+    start = 0
+    for number in range(len(segments)):
+        segment = segments[number]
+        own_scores = scores[start : start + segment.size]
+        start += segment.size
+        indptr = array_at(segment.indptr, segment.words + 1, np.int64)
+        shares = array_at(segment.shares, segment.share_count, np.float64)
+        documents = array_at(segment.documents, segment.postings, np.uint16)
+        wide_kinds = array_at(segment.kinds, segment.postings, np.uint32)
+        arrays = SegmentArrays(
+            documents,
+            array_at(segment.kinds, segment.postings, np.uint16),
+            # The arrays of a file begin at a multiple of 64 bytes.
+            array_at(segment.documents, segment.postings // 4, np.uint64),
+            array_at(segment.kinds, segment.postings // 4, np.uint64),
+            shares,
+        )
+        for n in range(len(weights)):
+            row = rows[number, n]
+            if row < 0:
+                continue
+            first = indptr[row]
+            last = indptr[row + 1]
+            if segment.has_wide_kinds:
+                _add_word_of_wide_kinds(
+                    documents[first:last],
+                    wide_kinds[first:last],
+                    weights[n],
+                    shares,
+                    products,
+                    own_scores,
+                )
+            else:
+                _add_word(first, last, arrays, weights[n], products, own_scores)
 
 
 @compile_loop()

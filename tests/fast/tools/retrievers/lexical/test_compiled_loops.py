@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 from tools.retrievers.lexical import compiled_loops
-from tools.retrievers.lexical.compiled_loops import compile_loop
+from tools.retrievers.lexical.compiled_loops import array_at, compile_loop
 
 
 class Table(NamedTuple):
@@ -100,3 +100,22 @@ assert not {"numba", "scipy"} & set(sys.modules)
             [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
         )
     assert process.returncode == 0, process.stderr
+
+
+@compile_loop()
+def sums(addresses, size, out):
+    """A loop over arrays of which it is given the addresses."""
+    for n in range(len(addresses)):
+        numbers = array_at(addresses[n], size, np.uint16)
+        for i in range(size):
+            out[n] += numbers[i]
+
+
+def test_a_loop_reads_any_number_of_arrays_by_their_addresses(folder):
+    for count in (1, 3):
+        arrays = [np.arange(n, n + 4, dtype=np.uint16) for n in range(count)]
+        addresses = np.array([array.ctypes.data for array in arrays])
+        out = np.zeros(count, np.int64)
+        compile_loop()(sums._function)(addresses, 4, out)
+        assert out.tolist() == [int(array.sum()) for array in arrays]
+    assert len(list(folder.iterdir())) == 1, "it is compiled once"

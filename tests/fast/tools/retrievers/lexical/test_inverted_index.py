@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,3 +135,14 @@ def test_a_copied_store_is_read_once_more_and_not_made_again(tmp_path):
     before = (tmp_path / "copy" / "meta.json").read_bytes()
     assert list(StoredCorpus(tmp_path / "copy")) == ["d01", "d31"]
     assert (tmp_path / "copy" / "meta.json").read_bytes() != before
+
+
+def test_kinds_of_four_bytes_give_the_scores_of_kinds_of_two(tmp_path):
+    documents = made_of({n: f"word{n % 7} heron " * (n % 5 + 1) for n in range(60)})
+    query = "heron word3 heron word5"
+    hits = build("bm25", documents, tmp_path).search(query, 50)
+    for file in tmp_path.glob("indexes/*/segment-*/kinds.npy"):
+        kinds = np.load(file)
+        file.unlink()
+        np.save(file, kinds.astype(np.uint32))
+    assert build("bm25", documents, tmp_path).search(query, 50) == hits
