@@ -34,6 +34,7 @@ from tools.models.model_spec import ModelSettings
 from tools.records import Query
 from tools.retrievers import RETRIEVERS
 from tools.retrievers.expressions import Expression, Expressions
+from tools.system_calls import available_cores
 
 SYSTEMS = PROGRAMS | AGENTS
 MANY = 64  # queries at a time, of which one process would be too slow to make use
@@ -317,13 +318,7 @@ class Request(SharedRequest):
         """Processes that answer queries; 1 is this process alone."""
         if self.on_ray:
             return -(-self.at_once // (1 if self.lm == "offline" else EACH))
-        most = (
-            self._asked
-            if self.workers
-            else len(os.sched_getaffinity(0))
-            if self.at_once >= MANY
-            else 1
-        )
+        most = self._asked if self.workers else available_cores() if self.at_once >= MANY else 1
         return 1 if self.has_own_processes else min(most, self.at_once)
 
 

@@ -4,7 +4,6 @@ To draw them takes as long as all the rest of a report, so a second process draw
 meanwhile.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -12,6 +11,7 @@ from evals.reporting.plots import COLUMNS
 from evals.reporting.report_plots import Panel, PaperPlot, draw_for_paper
 from tools import forkserver
 from tools.interrupts import wait_until
+from tools.system_calls import available_cores
 
 # Name of a file -> its content.
 PlotFiles = dict[str, str | bytes]
@@ -27,7 +27,7 @@ def drawing(panels: Sequence[tuple[str, str, Panel]]) -> Iterator[Callable[[], P
     """
     plots = [PaperPlot(*panel, width_name) for panel in panels for width_name in COLUMNS]
     # This process computes the tables before it draws.
-    share = 2 * len(plots) // 3 if len(os.sched_getaffinity(0)) > 1 else 0
+    share = 2 * len(plots) // 3 if available_cores() > 1 else 0
     theirs = plots[:share]
     ours = plots[share:]
     connection = None

@@ -5,7 +5,6 @@ share Python's lock. It opens the data and the retrievers for itself, so it gets
 Sextant's own programs over retrievers with mapped files. What it makes are the same run folders.
 """
 
-import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from evals.studies.study_file import StudyCell
 from tools import forkserver, retrievers
 from tools.errors import FAULTS, SextantError
 from tools.interrupts import wait_until
+from tools.system_calls import available_cores
 
 # Seconds that the cells to come take in one process, from which a second is worth its start.
 WORTH_SECONDS = 10.0
@@ -46,7 +46,7 @@ class SecondProcess:
         """Give it cells from the end of those `waiting`, each of which takes about `cell_seconds`."""
         if self._suited is None and cell_seconds * len(waiting) > WORTH_SECONDS:
             self._suited = set()
-            if len(os.sched_getaffinity(0)) > 1:
+            if available_cores() > 1:
                 self._suited.update(filter(self._suits, waiting))
         while self._suited and waiting and waiting[-1] in self._suited:
             if len(self.numbers) >= AHEAD:

@@ -26,6 +26,7 @@ from tools import files as disk
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import JsonMapping, JsonObject
 from tools.retrievers.devices import device
+from tools.system_calls import reserve_space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +108,7 @@ def create_memmap(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[
     try:
         array = np.lib.format.open_memmap(path, "w+", dtype, shape)
         with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+            reserve_space(file, array.offset, path.stat().st_size)
     except OSError as error:
         needed = math.prod(shape) * np.dtype(dtype).itemsize / 1e6
         raise OSError(

@@ -8,7 +8,6 @@ embedded once.
 Left out: replicas, and combinations, which go outside, as in `fusion(sharded(bm25),sharded(dense))`.
 """
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ from tools.retrievers.lexical.bm25 import LexicalRetriever
 from tools.retrievers.lexical.inverted_index import CorpusTotals
 from tools.retrievers.lexical.numba_kernels import Ints
 from tools.retrievers.vectors.exact_search import VectorRetriever
+from tools.system_calls import available_cores
 
 _KINDS = ("bm25", "bm25s", "dense")
 # Starts the process of a part, which is sent the arguments of a PartProcess.
@@ -92,7 +92,7 @@ class Sharded(Retriever):
         self.parts = (make(first_slice),)
         self.name = self.parts[0].name
         progress = Progress("sharded", len(slices), "parts")
-        at_once = len(os.sched_getaffinity(0))
+        at_once = available_cores()
         # Other machines; or a model, which uses all cores.
         if elsewhere or isinstance(self.parts[0], VectorRetriever):
             at_once = len(slices) if elsewhere else 1

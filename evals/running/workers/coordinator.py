@@ -27,6 +27,7 @@ from tools.models.provider_response import ProviderResponse
 from tools.records import Query, Usage
 from tools.retrievers.base import Search
 from tools.session import Limits, Session
+from tools.system_calls import list_cores
 
 # workers that may end with a query beside others, then with it alone, before it is left pending
 BESIDE = 2
@@ -122,7 +123,7 @@ class Coordinator(RemoteSystem):
             },
         )
         self._changed = threading.Condition()  # the workers, or what they are at
-        cores = sorted(os.sched_getaffinity(0))
+        cores = list_cores()
         self._cores = cores if count >= len(cores) and not request.on_ray else []
         self._closed = False
         self._failure: Exception | None = None

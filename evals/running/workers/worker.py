@@ -32,6 +32,7 @@ from tools.records import Document, Hit
 from tools.retrievers import with_lens_attribute
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.lexical.bm25 import BM25
+from tools.system_calls import stay_on_core
 
 # The line of a query, which one thread of it uses at a time; others open lines of their own.
 _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
@@ -53,10 +54,7 @@ def _serve(connection: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, setup = pickle.loads(connection.recv_bytes())  # from the keeper
     if setup.core is not None:
-        os.sched_setaffinity(0, {setup.core})
-        os.sched_setscheduler(
-            0, os.SCHED_BATCH, os.sched_param(0)
-        )  # a thread that wakes lets the one at work go on
+        stay_on_core(setup.core)
     os.environ |= {**setup.environment, **os.environ}  # what a node has of its own stays
     if Path(setup.here).is_dir():
         os.chdir(setup.here)

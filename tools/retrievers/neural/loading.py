@@ -31,6 +31,7 @@ from tools.retrievers.neural.model_table import (
     find_base_model,
     hash_model_code,
 )
+from tools.system_calls import available_cores
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -65,7 +66,7 @@ def cores() -> int:
     """Return how many threads may compute at once: $OMP_NUM_THREADS, or the cores that this
     process may use.
     """
-    return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    return int(os.environ.get("OMP_NUM_THREADS") or available_cores())
 
 
 @contextmanager

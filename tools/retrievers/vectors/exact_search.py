@@ -43,6 +43,7 @@ from tools.retrievers.vectors.embedder import (
     open_vectors,
     vectors_key,
 )
+from tools.system_calls import available_cores
 
 Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # positions of documents in the corpus
@@ -309,7 +310,7 @@ def _cores() -> int:
 
     As all numerical libraries do, this heeds OMP_NUM_THREADS.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     limit = os.environ.get("OMP_NUM_THREADS", "").strip()
     return min(cores, max(1, int(limit))) if limit.isdecimal() else cores
 
