@@ -68,12 +68,7 @@ def score(
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
     query_ids = [query.query_id for query in environment.queries]
-    if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
-        unanswered = (
-            f"{len(pending)} of {queries(len(query_ids))} of {path} {choose_verb(len(pending))} "
-            f"unanswered, e.g. {pending[0]!r}"
-        )
-        raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
+    _require_answered(path, query_ids, outcomes)
     digests = {"outcomes.jsonl": run_folder.start_digest(path / "outcomes.jsonl")}
     tally = _Tally()
     losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
@@ -93,17 +88,11 @@ def score(
     _write_columns(path / "scores.csv", values, errors)
     digests["scores.csv"] = run_folder.start_digest(path / "scores.csv")
     tally_summary = tally.summary(config, len(query_ids))
-    imported = config.get("imported")
-    depths = [parse_metric(name).depth or 0 for name in environment.metrics]
-    unit = "passages" if environment.max_p else "documents"
     pooled = environment.judgements.get(POOLED)
     rankings = {}
     if pooled:  # else nothing is read a second time
         rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
-    short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
     candidates = _largest_candidate_pool(environment)
-    deviations = describe_deviations(config, has_candidates=candidates is not None)
-    signs = describe_signs(config)
     metric_code = {
         name: digest_metric_code(name) for name in environment.metrics if is_custom(name)
     }
@@ -117,16 +106,7 @@ def score(
         "searchers": figures.json(),
         **({"metric_code": metric_code} if metric_code else {}),
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
-        "notes": [
-            *(f"Warning: {warning}" for warning in environment.warnings),
-            *([environment.split_note] if environment.split_note else []),
-            *([short] if config["depth"] < max(depths, default=0) else []),
-            *([deviations] if deviations else []),
-            *([signs] if signs else []),
-            *tally_summary["notes"],
-            *environment.notes,
-            *(imported or {}).get("notes", ()),
-        ],
+        "notes": _list_notes(config, environment, candidates, tally_summary["notes"]),
     }
     made_of = {"config": run_folder.digest(config)}
     closed.result()
@@ -134,6 +114,41 @@ def score(
     scores = run_folder.seal_scores(scores | {"made_of": made_of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def _require_answered(
+    path: Path, query_ids: Sequence[str], outcomes: run_folder.JsonlIndex
+) -> None:
+    pending = [query_id for query_id in query_ids if query_id not in outcomes]
+    if pending:
+        unanswered = (
+            f"{len(pending)} of {queries(len(query_ids))} of {path} {choose_verb(len(pending))} "
+            f"unanswered, e.g. {pending[0]!r}"
+        )
+        raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
+
+
+def _list_notes(
+    config: JsonMapping,
+    environment: Environment,
+    candidates: int | None,
+    tally_notes: Sequence[str],
+) -> list[str]:
+    """Return what a reader of the scores should know; `candidates` as in `_largest_candidate_pool`."""
+    notes = [f"Warning: {warning}" for warning in environment.warnings]
+    if environment.split_note:
+        notes.append(environment.split_note)
+    depths = [parse_metric(name).depth or 0 for name in environment.metrics]
+    if config["depth"] < max(depths, default=0):
+        unit = "passages" if environment.max_p else "documents"
+        notes.append(
+            f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
+        )
+    deviations = describe_deviations(config, has_candidates=candidates is not None)
+    signs = describe_signs(config)
+    notes += filter(None, (deviations, signs))
+    imported = config.get("imported") or {}
+    return [*notes, *tally_notes, *environment.notes, *imported.get("notes", ())]
 
 
 def _write_columns(path: Path, values: Values, errors: Mapping[str, str]) -> None:
