@@ -18,6 +18,7 @@ from tools.number_format import plural
 from tools.records import Hit, Hits
 
 Ids = Collection[str]  # of documents
+_LEAST_GROUPS = 1_000  # of scores, of which NumPy takes the best of each: rows of fewer take longer
 
 
 class Search(NamedTuple):
@@ -206,7 +207,7 @@ def kth_score_lower_bound(scores: NDArray[Any], k: int) -> float:
     """Return a score that at least `k` documents reach and not many more, or -inf; `scores`
     has shape (documents,).
     """
-    groups = 4 * k
+    groups = max(4 * k, _LEAST_GROUPS)
     if 2 * groups <= len(scores):
         # The k-th best of the best of each group. A group's documents are far apart, because
         # neighbours are alike.
