@@ -29,7 +29,7 @@ def stay_on_core(core: int) -> None:
 
 def reserve_space(file: IO[bytes], start: int, end: int) -> None:
     """Set space aside for the bytes from `start` to `end` of a file, all zeros. OSError if there is too little."""
-    if hasattr(os, "posix_fallocate"):
+    if start < end and hasattr(os, "posix_fallocate"):  # which refuses no bytes
         os.posix_fallocate(file.fileno(), start, end - start)
         return
     file.seek(start)
