@@ -194,8 +194,8 @@ def _flatten(arguments: Sequence[Any], types: list[Any], values: list[float]) ->
     for argument in arguments:
         if isinstance(argument, np.ndarray):
             types.append((argument.dtype.char, argument.ndim, argument.flags.num & ~_OWNDATA))
-            data = argument.__array_interface__["data"][0]
-            values += (0, 0, argument.size, argument.itemsize, data)
+            # __array_interface__ lists the fields of a record anew, in ten times as long.
+            values += (0, 0, argument.size, argument.itemsize, argument.ctypes.data)
             values += argument.shape
             values += argument.strides
         elif isinstance(argument, tuple):
