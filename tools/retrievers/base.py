@@ -180,7 +180,7 @@ class NullRetriever(Retriever):
     name = "nothing"
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
-        return [Hits([], [])] * len(searches)
+        return [Hits([], []) for _ in searches]
 
 
 class ScoreHidingRetriever(Retriever):

@@ -304,7 +304,7 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         ]
         for search, vectors in zip(searches, queries, strict=True):
             require_finite(vectors, self.name, f"the query {search.text[:80]!r}")
-        hits = [Hits([], [])] * len(searches)
+        hits = [Hits([], []) for _ in searches]
         pools = {
             position: sorted(self._ranker.rows(set(search.among).difference(search.excluded)))
             for position, search in enumerate(searches)
