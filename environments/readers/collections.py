@@ -565,13 +565,13 @@ class _CollectionTable:
             for table in opened:
                 same_domain = [path for path in table.files if path.name == file.name]
                 if len(table.files) > len(same_domain) == 1 and table.files != self.files:
-                    meant.setdefault(table.name, same_domain[0])
+                    meant[table.name] = same_domain[0]
             items = [
                 f'{name} = "{os.path.relpath(path, self._folder)}"' for name, path in meant.items()
             ]
-            mark = "file is" if len(items) == 1 else "files are"
+            files_are = choose_verb(len(items), "file is", "files are")
             return (
-                f"mend one of them, or say which {mark} meant: a line "
+                f"mend one of them, or say which {files_are} meant: a line "
                 f"`files = {{ {', '.join(items)} }}` in its benchmark.toml"
             )
         our = "id" if self.name == "documents" else "query_id"
