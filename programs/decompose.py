@@ -97,7 +97,7 @@ class Decompose(Program):
         whole = SubQuery(search=query.text, reading="", role="must")
         answer = ask(
             self.split,
-            CHECK_SEARCHABLE,
+            _check_searchable,
             state_most_items("subqueries", self.parts),
             fallback={"subqueries": [whole]},
             **inputs,
@@ -180,7 +180,7 @@ def _require_search(outputs: Outputs) -> None:
 
 
 # Checks that a condition has a search text.
-CHECK_SEARCHABLE = AnswerCheck(
+_check_searchable = AnswerCheck(
     _require_search,
     {
         "subqueries": {"minItems": 1},
