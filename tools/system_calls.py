@@ -28,8 +28,11 @@ def stay_on_core(core: int) -> None:
 
 
 def reserve_space(file: IO[bytes], start: int, end: int) -> None:
-    """Set space aside for the bytes from `start` to `end` of a file, all zeros. OSError if there is too little."""
-    if start < end and hasattr(os, "posix_fallocate"):  # which refuses no bytes
+    """Set space aside for the bytes from `start` to `end` of a file, which are all zeros.
+
+    OSError if there is too little space.
+    """
+    if start < end and hasattr(os, "posix_fallocate"):  # it refuses a length of 0
         os.posix_fallocate(file.fileno(), start, end - start)
         return
     file.seek(start)

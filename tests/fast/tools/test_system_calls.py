@@ -1,4 +1,4 @@
-"""Commands run without the calls that macOS lacks; no Mac was had to try them on."""
+"""Commands run without the system calls that macOS lacks. Nothing here has run on a Mac."""
 
 import ast
 import os
