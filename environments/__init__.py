@@ -265,12 +265,14 @@ def load(
     qrels: str = "",
     instruction: str = "task",
     columns: Mapping[str, str] | None = None,
+    relevant_from: float | None = None,
 ) -> Environment:
     """Load a task's environment.
 
     `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full
     if that is fetched, else mini. `qrels` names the headline judgements if a task has several;
-    `instruction` is as `read_instruction` has it; `columns` are names in a user's own files.
+    `instruction` is as `read_instruction` has it; `columns` are names in a user's own files;
+    `relevant_from` is the lowest grade of a relevant document, 0 for all above 0, None for the task's.
     UsageError for a wrong argument, DataError for wrong data.
     """
     full_name, data = locate_task(task, data)
@@ -309,6 +311,14 @@ def load(
         raise DataError(
             f"{error}; {remedies.get(data, 'mend the file, or get it again')}"
         ) from None
+    if relevant_from is not None:
+        environment = environment.count_from(relevant_from)
+    judged = environment.judgements[environment.headline]
+    if not any(judged.relevant(query.query_id) for query in environment.queries):
+        raise DataError(
+            f"{full_name}, {split} split: no document is {judged.level}, so nothing can be found; "
+            f"--relevant-from sets the level, and --column grade=NAME says which column has grades"
+        )
     for warning in environment.warnings:
         if warning not in _warned:
             _LOG.warning("warning: %s", warning)

@@ -16,6 +16,7 @@ from tools import retrievers
 from tools.cli import (
     CommandParser,
     add_json_option,
+    grade,
     positive,
     print_command,
     print_json,
@@ -24,7 +25,7 @@ from tools.cli import (
     print_stdout,
     run_and_leave,
 )
-from tools.cli_options import parse_name_value
+from tools.cli_options import RELEVANT_FROM, parse_name_value
 from tools.errors import DataError, UsageError
 from tools.files import expand_user_path, sextant_home
 from tools.number_format import plural, queries
@@ -83,6 +84,8 @@ def parser() -> CommandParser:
                 metavar="WHAT",
                 help="mini, full or a folder; full where it is fetched",
             )
+        if name in ("show", "check"):
+            add("--relevant-from", type=grade, metavar="N", help=RELEVANT_FROM)
         if name not in ("fetch", "init"):
             add_json_option(verb)
     add = verbs.choices["search"].add_argument
@@ -169,8 +172,12 @@ def _figure(value: str | int | None) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    facts = task_card.task_card(arguments.task, arguments.data, dict(arguments.column))
+    facts = task_card.task_card(arguments.task, arguments.data, **_options(arguments))
     print_result(facts, _card_text, as_json=arguments.json)
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"columns": dict(arguments.column), "relevant_from": arguments.relevant_from}
 
 
 def _card_text(facts: dict[str, Any]) -> str:
@@ -192,7 +199,7 @@ def _card_text(facts: dict[str, Any]) -> str:
         f"{queries(paper['queries'])}",
         "protocol": facts["protocol"],
         "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
-        "judgements": ", ".join(facts["judgements"]),
+        "judgements": f"{', '.join(facts['judgements'])}; a document is {facts['level']}",
         "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
         "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES]) or 'none'}{hidden}",
         **facts["hints"],
@@ -250,7 +257,7 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     findings = []
-    checks = task_card.run_checks(arguments.task, arguments.data, dict(arguments.column))
+    checks = task_card.run_checks(arguments.task, arguments.data, **_options(arguments))
     for finding in each_announced(f"checking {arguments.task}", checks):
         findings.append(finding)
         if not arguments.json:
@@ -285,18 +292,18 @@ def _search(arguments: argparse.Namespace) -> None:
         hits = session.search(arguments.words, arguments.k)
     rows = []
     for rank, hit in enumerate(hits, start=1):
-        grade = grades.get(unit(hit.doc_id))
+        judged_grade = grades.get(unit(hit.doc_id))
         rows.append(
             {
                 "rank": rank,
                 "doc_id": hit.doc_id,
                 "score": hit.score,
-                "grade": grade,
+                "grade": judged_grade,
                 "text": hit.text,
             }
         )
         if not arguments.json:
-            judged = "" if grade is None else f"  judged {grade:g}"
+            judged = "" if judged_grade is None else f"  judged {judged_grade:g}"
             show([f"{rank:>3}  {hit.doc_id}  {hit.score:.3f}{judged}", _quote(hit.text)])
     if arguments.json:
         print_json(rows)

@@ -100,9 +100,7 @@ class Judgements(NamedTuple):
     """One way in which a task's rankings are judged."""
 
     qrels: Qrels  # what nDCG gains
-    binary: Qrels | None = (
-        None  # what counts as relevant (grade 1 or more), where the release says that apart
-    )
+    binary: Qrels | None = None  # what counts as relevant, where the release says that apart
     # Maps a document to what is scored in its place: the parent of a passage (MaxP), or the first
     # of equal texts. The best placed document of a unit counts.
     unit_of: Callable[[str], str] | None = None
@@ -111,40 +109,45 @@ class Judgements(NamedTuple):
     )
     # R and AP are 0, as trec_eval has it, and not undefined for a query with nothing relevant
     zero: bool = False
+    relevant_from: float = 0.0  # the lowest grade of a relevant document; 0 is every grade above 0
+
+    @property
+    def level(self) -> str:
+        """The grades that make a document relevant, in words."""
+        return f"relevant {f'from grade {self.relevant_from:g}' if self.relevant_from else 'above grade 0'}"
+
+    def is_relevant(self, grade: float) -> bool:
+        """Return whether a document of this grade is relevant: to metrics, attribution, curves, all."""
+        return grade > 0 and grade >= self.relevant_from
 
     def relevant(self, query_id: str) -> dict[str, float]:
         """Return the relevant documents or units of a query, as judged, with their grades.
 
-        Relevant is a label of 1 or more in `binary` (in `qrels` if that is None); if none is,
-        a grade above 0.
+        Labels are those of `binary`, of `qrels` if that is None.
         """
         grades = self.qrels.get(query_id, {})
-        chosen = [judged for judged, grade in self._labels(query_id).items() if grade >= 1]
-        chosen = chosen or [judged for judged, grade in grades.items() if grade > 0]
-        return {judged: grades.get(judged, 0.0) for judged in chosen}
+        labels = grades if self.binary is None else self.binary.get(query_id, {})
+        return {
+            judged: grades.get(judged, 0.0)
+            for judged, label in labels.items()
+            if self.is_relevant(label)
+        }
 
     def gains(self, query_id: str) -> dict[str, float]:
-        """Return the gains of nDCG for a query: the grades above 0, by scored unit."""
+        """Return the gains of nDCG for a query: the grades above 0, relevant or not, by scored unit."""
         return {
             unit: grade
             for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items()
             if grade > 0
         }
 
-    def recalled(self, query_id: str) -> dict[str, float]:
-        """Return the units that recall counts for a query (labelled 1 or more), with the
-        grades that nDCG gains.
-        """
-        gains = self.by_unit(self.qrels.get(query_id, {}))
-        labels = self.by_unit(self._labels(query_id))
-        return {unit: gains.get(unit, 0.0) for unit, label in labels.items() if label >= 1}
+    def recalled(self, query_id: str) -> Mapping[str, float]:
+        """Return the units that recall counts for a query, with the grades that nDCG gains."""
+        return self.by_unit(self.relevant(query_id))
 
     def changed(self, change: Callable[[Qrels], Qrels]) -> "Judgements":
         """Return the judgements with another table of queries, each changed by `change`."""
         return self._replace(qrels=change(self.qrels), binary=self.binary and change(self.binary))
-
-    def _labels(self, query_id: str) -> Mapping[str, float]:
-        return (self.qrels if self.binary is None else self.binary).get(query_id, {})
 
     def by_unit(self, grades: Mapping[str, float]) -> Mapping[str, float]:
         """Return the highest of the judged `grades` of each scored unit."""
@@ -197,6 +200,7 @@ class Environment:
     # Ids of the data's queries that have no judgement, and which run files may answer all the same.
     unjudged: Collection[str] = frozenset()
     columns: Mapping[str, str] = field(default_factory=dict)  # as Request.columns
+    relevant_from: float | None = None  # as `load` was asked; None: the task's own
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
     # Probable errors in the data, because of which its scores say little.
@@ -271,6 +275,17 @@ class Environment:
             twins={query_id: twin for query_id, twin in cut(self.twins).items() if twin in chosen},
         )
 
+    def count_from(self, grade: float) -> "Environment":
+        """Return the environment with documents relevant from `grade` on, 0 for all above 0.
+
+        It is a grade of `qrels`, also where the release has binary labels.
+        """
+        judgements = {
+            name: judged._replace(binary=None, relevant_from=grade)
+            for name, judged in self.judgements.items()
+        }
+        return dataclasses.replace(self, judgements=judgements, relevant_from=grade)
+
     def narrow(self, dev: DevSplit, split: str) -> "Environment":
         """Return the environment with the queries of `split` alone; the corpus stays whole."""
         chosen = self.asking(
@@ -296,7 +311,7 @@ def validate_environment(environment: Environment) -> None:
     missing = {doc_id for doc_id in named if doc_id not in documents}
     for query in environment.queries:
         grades = environment.qrels.get(query.query_id, {})
-        relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
+        relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}  # to nDCG at least
         location = f"{environment.task} in {environment.source}: query {query.query_id!r}"
         if not query.text.strip():
             raise DataError(f"{location} has no text")

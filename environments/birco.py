@@ -185,7 +185,7 @@ def load(request: LoadRequest) -> Environment:
             for collection in collections.values()
             for query_id, text in collection.queries.items()
         ),
-        judgements={"gold": Judgements(qrels)},
+        judgements={"gold": Judgements(qrels, relevant_from=1)},
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
         hints={"document": task.document, "target": task.target},
         comparisons=triplets if request.split == "dev" else {},

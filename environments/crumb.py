@@ -172,13 +172,13 @@ def _judgements(
         {row.query_id: row.grades[column] for row in rows} for column in _QRELS
     )
     if request.variant == DOCUMENT and not task.whole:
-        return {DOCUMENT: Judgements(by_document)}
+        return {DOCUMENT: Judgements(by_document, relevant_from=1)}
     for column in ["passage_binary_qrels"] * task.binary + ["full_document_qrels"] * task.max_p:
         if bare := [row.query_id for row in rows if not row.grades[column]]:
             raise DataError(
                 f"{request.folder}: query {bare[0]!r} has no {column}, which {request.task} needs"
             )
-    passages = {PASSAGE: Judgements(by_passage, binary if task.binary else None)}
+    passages = {PASSAGE: Judgements(by_passage, binary if task.binary else None, relevant_from=1)}
     if not task.max_p:
         return passages
 
@@ -198,7 +198,7 @@ def _judgements(
             )
             example = f"e.g. {parent(judged[0])!r}; are all files from the same release?"
             raise DataError(f"{request.folder}: {strange}, {example}")
-    return {DOCUMENT: Judgements(by_document, unit_of=parent), **passages}
+    return {DOCUMENT: Judgements(by_document, unit_of=parent, relevant_from=1), **passages}
 
 
 def _read_corpus(request: LoadRequest, task: Task) -> Corpus:

@@ -104,6 +104,8 @@ class Settings(TypedDict, total=False):
     target: Literal["titles", "title", "text", "quotations"]  # of guesses: programs/closed_book.py
     metrics: Annotated[list[MetricName], Field(min_length=1)]
     metric: MetricName  # the headline; the first of `metrics` without it
+    # The lowest grade of a relevant document; every grade above 0 without it
+    relevant_from: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     # Files, or folders of them, by their names in tables; the first leads.
     judgements: dict[str, str]
     split: DevShare  # in place of the dev split that the data has, if any
@@ -222,14 +224,10 @@ def load(request: LoadRequest) -> Environment:
         warnings += check_judged(
             source, judgements.qrels, known, list_missing(judgements.qrels, known)
         )
-    if not any(grade > 0 for grades in environment.qrels.values() for grade in grades.values()):
-        vain = "no judgement is above 0, so nothing can be found"
-        remedy = "--column grade=NAME says which column has the grades"
-        raise DataError(f"{collection.task}, {request.split} split: {vain}; {remedy}")
+    judged = environment.judgements[headline]
     hidden = sum(
-        grade > 0 and doc_id in query.excluded
+        len(judged.relevant(query.query_id).keys() & query.excluded)
         for query in environment.queries
-        for doc_id, grade in environment.qrels.get(query.query_id, {}).items()
     )
     if hidden:
         warnings.append(
@@ -530,6 +528,7 @@ def _make(
                 qrels,
                 unit_of=parent,
                 zero=True,
+                relevant_from=settings.get("relevant_from", 0.0),
             )
             for name, qrels in judged.items()
         },
@@ -568,6 +567,7 @@ def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str,
         f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',
         f"metrics = {schemas.to_toml(METRICS)}  # at any depth; also P, AP and Judged",
         f"metric = {schemas.to_toml(METRICS[0])}  # the headline",
+        "# relevant_from = 2  # the lowest grade of a relevant document; without it all above 0",
         '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first '
         "leads",
         f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which '

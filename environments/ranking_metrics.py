@@ -2,7 +2,7 @@
 
 nDCG@k   gain is the grade itself (linear), the discount log2(rank + 1), the ideal order from all judged documents;
          grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
-R@k, P@k, AP@k, RR@k   a document is relevant from grade 1 on
+R@k, P@k, AP@k, RR@k   of relevant documents (base.Judgements); R(rel=2)@k and so on: from grade 2 on
 TopRR@k  RR of the first document at the query's highest grade, which BIRCO calls MRR
 Judged@k the share of the first k documents that have a judgement, whatever their grade
 
@@ -88,6 +88,7 @@ class BuiltInMetric(NamedTuple):
     compute: RankingMetric
     is_ordered: bool = True  # False if the order of the documents above the depth does not matter
     needs_depth: bool = False  # True if its value is a share of a number of places
+    takes_level: bool = False  # True if its name may have a level of its own: RR(rel=2)@10
 
 
 # To add a metric: a row with its name before the @, and a function of a judged ranking and a depth,
@@ -95,10 +96,10 @@ class BuiltInMetric(NamedTuple):
 # holds the function to its values; `benchmark.toml` and `--metric` take the name.
 RANKING = {
     "nDCG": BuiltInMetric(ndcg),
-    "R": BuiltInMetric(recall, is_ordered=False),
-    "P": BuiltInMetric(precision, is_ordered=False, needs_depth=True),
-    "AP": BuiltInMetric(average_precision),
-    "RR": BuiltInMetric(reciprocal_rank),
+    "R": BuiltInMetric(recall, is_ordered=False, takes_level=True),
+    "P": BuiltInMetric(precision, is_ordered=False, needs_depth=True, takes_level=True),
+    "AP": BuiltInMetric(average_precision, takes_level=True),
+    "RR": BuiltInMetric(reciprocal_rank, takes_level=True),
     "TopRR": BuiltInMetric(top_reciprocal_rank),
     "Judged": BuiltInMetric(judged_share, is_ordered=False),
 }
@@ -122,7 +123,11 @@ PAIRWISE = {
 def _name_patterns() -> list[str]:
     """Return a regular expression for each metric in the tables, with its depth or label."""
     depth = r"(@[1-9]\d{0,8})"
-    rankings = [f"{name}{depth}{'' if row.needs_depth else '?'}" for name, row in RANKING.items()]
+    level = r"(\(rel=[1-9]\d{0,8}\))?"
+    rankings = [
+        f"{name}{level * row.takes_level}{depth}{'?' * (not row.needs_depth)}"
+        for name, row in RANKING.items()
+    ]
     label = r"(\(\w+\))?"
     pairwise = [f"{name}{label if row.takes_label else ''}" for name, row in PAIRWISE.items()]
     return rankings + pairwise

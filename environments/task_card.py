@@ -8,8 +8,8 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Iterator
+from typing import Any, NamedTuple
 
 import environments
 from environments.base import EmptySplit, Environment, Suite, TaskInfo
@@ -17,9 +17,8 @@ from tools import files
 from tools.errors import DataError
 from tools.files import sextant_home
 from tools.number_format import count_of, plural
-from tools.records import JsonObject, Query
+from tools.records import JsonMapping, JsonObject, Query
 
-Columns = Mapping[str, str] | None  # as environments.load takes them
 SAMPLES = 3
 GOLDEN = environments.MINI / "golden.json"
 
@@ -80,10 +79,10 @@ def task_row(task: str) -> JsonObject:
     return card | counts | {"paper_documents": documents, "paper_queries": facts.queries}
 
 
-def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Environment]:
-    test = environments.load(task, data, "test", columns=columns)
+def _load_splits(task: str, data: str | None, options: JsonMapping) -> dict[str, Environment]:
+    test = environments.load(task, data, "test", **options)
     try:
-        dev = environments.load(task, data, "dev", columns=columns)
+        dev = environments.load(task, data, "dev", **options)
     except EmptySplit:
         dev = dataclasses.replace(
             test,
@@ -93,9 +92,9 @@ def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Env
     return {"dev": dev, "test": test}
 
 
-def task_card(task: str, data: str | None = None, columns: Columns = None) -> JsonObject:
-    """Return the facts that a user needs before running a task."""
-    dev, test = _load_splits(task, data, columns).values()
+def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
+    """Return the facts that a user needs before running a task; options are those of environments.load."""
+    dev, test = _load_splits(task, data, options).values()
     full_name = test.task
     if full_name.startswith("own/"):
         suite = environments.suite("own")
@@ -105,7 +104,8 @@ def task_card(task: str, data: str | None = None, columns: Columns = None) -> Js
         facts = TaskInfo(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
     else:
         suite, facts, documents = _read_facts(full_name)
-    relevant = [sum(grade > 0 for grade in grades.values()) for grades in test.qrels.values()]
+    judged = test.judgements[test.headline]
+    relevant = [len(judged.relevant(query.query_id)) for query in test.queries]
     availability = {
         "data": test.data,
         "source": test.source,
@@ -128,6 +128,7 @@ def task_card(task: str, data: str | None = None, columns: Columns = None) -> Js
         "metrics": list(test.metrics),
         "protocol": facts.protocol,
         "judgements": list(test.judgements),
+        "level": judged.level,
         "variants": list(suite.variants[1:]),
         "dev_split": facts.dev_split,
         "dev_queries": [query.query_id for query in dev.queries],
@@ -150,13 +151,15 @@ def _sample(environment: Environment, query: Query) -> JsonObject:
     If none is judged irrelevant, it is an unjudged document of its pool or corpus.
     """
     grades = environment.qrels[query.query_id]
-    unit = environment.judgements[environment.headline].unit_of or str
+    judged = environment.judgements[environment.headline]
+    unit = judged.unit_of or str
     documents = environment.documents
     doc_ids = sorted(query.candidates) if query.candidates else documents.doc_ids
     # The start differs by query: in MultiConIR, a document and its neighbours differ in a sentence.
     start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
     turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
-    irrelevant = next((doc_id for doc_id, grade in grades.items() if grade <= 0), None)
+    relevant = judged.relevant(query.query_id)
+    irrelevant = next((doc_id for doc_id in grades if doc_id not in relevant), None)
     if not irrelevant:
         seen_ids = query.excluded
         unjudged = (
@@ -176,7 +179,7 @@ def _sample(environment: Environment, query: Query) -> JsonObject:
     return {
         "query_id": query.query_id,
         "query": query.text,
-        "relevant": show(max(grades, key=grades.__getitem__)),
+        "relevant": show(max(relevant, key=relevant.__getitem__)) if relevant else None,
         "irrelevant": None if irrelevant is None else show(irrelevant),
     }
 
@@ -189,15 +192,16 @@ class CheckResult(NamedTuple):
     said: str
 
 
-def run_checks(
-    task: str, data: str | None = None, columns: Columns = None
-) -> Iterator[CheckResult]:
-    """Yield the findings of `check` on a task's data; the first is whether it loads."""
+def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[CheckResult]:
+    """Yield the findings of `check` on a task's data; the first is whether it loads.
+
+    `options` are those of environments.load.
+    """
     # Without the digests of earlier readings, every byte is read.
     for digests in (sextant_home() / "corpora").glob("*/.digests.json"):
         digests.unlink(missing_ok=True)
     try:
-        environments_by_split = _load_splits(task, data, columns)
+        environments_by_split = _load_splits(task, data, options)
     except DataError as error:
         yield CheckResult("loading", False, str(error))
         return
@@ -294,7 +298,7 @@ def _judgements(
     for query in environment.queries:
         grades = judgements.qrels.get(query.query_id, {})
         grade_counts.update(grades.values())
-        without += not any(grade > 0 for grade in grades.values())
+        without += not judgements.relevant(query.query_id)
         judged = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
         for doc_id in judged:
             if doc_id not in doc_ids:
@@ -305,7 +309,7 @@ def _judgements(
     example = lost[0] if lost else ""
     scale = f" ({_describe_scale(grade_counts)})" if grade_counts else ""
     finding = (
-        f"{grade_counts.total() or 'none'} of them{scale}; "
+        f"{grade_counts.total() or 'none'} of them{scale}, {judgements.level}; "
         f"{len(lost) or 'none'} without a document{example}"
     )
     # Quirks of a user's data are counted, not refused.
@@ -313,7 +317,9 @@ def _judgements(
     few_missing = is_custom and len(missing) * 2 <= len(everything)
     yield CheckResult(check, not lost or few_missing, finding)
     finding = f"{without or 'none'} without a relevant document"
-    yield CheckResult(f"queries without {check}", is_custom or not without, finding)
+    # DORIS-MAE has queries without a label of 1, which is a fact of the release.
+    fine = is_custom or bool(judgements.relevant_from) or not without
+    yield CheckResult(f"queries without {check}", fine, finding)
 
 
 def _describe_scale(grade_counts: Counter[float]) -> str:
@@ -335,8 +341,7 @@ def _masks(environment: Environment) -> CheckResult:
             masked += 1
             unknown += doc_id not in environment.documents
             for judgements in environment.judgements.values():
-                grades = judgements.qrels.get(query.query_id, {})
-                positive += grades.get(doc_id, 0) > 0
+                positive += doc_id in judgements.relevant(query.query_id)
     finding = f"{masked} of them; {unknown} name no document, {positive} are judged relevant"
     # A missing document cannot be shown. Ids that are only spelled differently are refused before
     # (environments/custom.py).

@@ -13,11 +13,12 @@ from evals import run_folder
 from tools.cli import (
     CommandParser,
     add_json_option,
+    grade,
     print_json,
     print_stderr,
     run_and_leave,
 )
-from tools.cli_options import parse_name_value
+from tools.cli_options import RELEVANT_FROM, parse_name_value
 from tools.errors import DataError, UsageError
 from tools.installation import find_page
 from tools.number_format import plural, queries
@@ -66,6 +67,7 @@ def parser() -> CommandParser:
         metavar="NAME",
         help="which judgements lead, e.g. gold or pooled; all are reported",
     )
+    add("--relevant-from", type=grade, metavar="N", help=RELEVANT_FROM)
     add(
         "--name",
         metavar="NAME",
@@ -152,6 +154,7 @@ def _load_task(arguments: argparse.Namespace) -> Environment:
             arguments.split,
             qrels=arguments.qrels,
             columns=dict(arguments.column),
+            relevant_from=arguments.relevant_from,
         )
     if not arguments.json:
         print_stderr(f"{environment.task}: {queries(len(environment.queries))}")

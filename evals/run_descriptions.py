@@ -21,13 +21,17 @@ def model_name(name: str, program: str = "") -> str:
 
 
 def describe_task(scores: JsonMapping) -> str:
-    """Return the task, split and judgements of a run, and whether its data is invented."""
+    """Return the task, split and judgements of a run, the level if it has one, and whether its
+    data is invented.
+    """
     task = scores["task"]
     split = scores["split"]
     judgements = scores.get("judgements", "gold")
     text = f"{task}  {'all splits' if split == 'all' else f'{split} split'}"
     if judgements != "gold":
         text += f", {judgements} judgements"
+    if level := scores.get("relevant_from"):
+        text += f", relevant from grade {level:g}"
     data = scores["data"]
     if data == "mini":
         data = "mini: bundled, invented; not comparable with published figures"

@@ -627,9 +627,11 @@ def check_ranking(
         )
 
 
-def load_environment(config: Config, qrels: str = "") -> Environment:
-    """Load the environment that a run was made in, `qrels` leading; DataError when the data
-    has changed.
+def load_environment(
+    config: Config, qrels: str = "", relevant_from: float | None = None
+) -> Environment:
+    """Load the environment that a run was made in, `qrels` leading, documents relevant from a
+    grade on; DataError when the data has changed.
     """
     provenance = config[PROVENANCE]
     location = provenance["folder"] or config["data"]
@@ -638,6 +640,9 @@ def load_environment(config: Config, qrels: str = "") -> Environment:
         "qrels": qrels,
         "instruction": config["instruction"],
         "columns": provenance.get("columns"),
+        "relevant_from": provenance.get("relevant_from")
+        if relevant_from is None
+        else relevant_from,
     }
     chosen = environments.load(config["task"], location, config["split"], **named).asking(
         **config["asked"]

@@ -166,6 +166,7 @@ class ScoresSchema(TypedDict):
     split: NotRequired[str]
     instruction: NotRequired[str]
     judgements: str
+    relevant_from: NotRequired[Amount]  # the lowest grade of a relevant document; 0: all above 0
     program: str
     pool: NotRequired[_Pool | None]
     compiled: NotRequired[_Compiled | None]

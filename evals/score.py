@@ -8,7 +8,8 @@ import argparse
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.cli import CommandParser, add_json_option, run_and_leave
+from tools.cli import CommandParser, add_json_option, grade, run_and_leave
+from tools.cli_options import RELEVANT_FROM
 from tools.waiting import announced
 
 
@@ -21,6 +22,7 @@ def parser() -> CommandParser:
     command_line.add_argument(
         "--qrels", default="", metavar="NAME", help="which judgements lead; those of the run"
     )
+    command_line.add_argument("--relevant-from", type=grade, metavar="N", help=RELEVANT_FROM)
     command_line.add_argument(
         "--metric",
         action="append",
@@ -39,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
         from evals.scoring.score_table import show_scores  # rich: not for --help
 
     with announced(f"scoring {arguments.run}"):
-        scores = rescore(arguments.run, arguments.qrels, arguments.metric)
+        scores = rescore(arguments.run, arguments.qrels, arguments.metric, arguments.relevant_from)
     show_scores(scores, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 

@@ -90,6 +90,7 @@ def _divide(request: CompileRequest) -> Trainset:
             seed=request.split_seed,
             share=request.train_share,
             qrels=request.qrels,
+            relevant_from=request.relevant_from,
             instruction=request.instruction,
             columns=request.columns,
         )
@@ -155,7 +156,11 @@ def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folde
             **plan.options,
         },
         # Here judgements decide what is found; of a run they only decide how it is scored.
-        "objective": {"is": str(objective), "judgements": environment.headline},
+        "objective": {
+            "is": str(objective),
+            "judgements": environment.headline,
+            "relevant_from": environment.judgements[environment.headline].relevant_from,
+        },
         "teacher": inputs.teacher and inputs.teacher.settings,
         "prompt_lm": inputs.prompter and inputs.prompter.settings,
         "members": [member.digest() for member in plan.members.values()],
@@ -249,6 +254,7 @@ def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -
             environment.data,
             "test",
             qrels=inputs.request.qrels,
+            relevant_from=inputs.request.relevant_from,
             columns=environment.columns,
         )
         passages += collect_passages("test", test.queries, test)

@@ -310,13 +310,14 @@ class CompilationInputs:
         return ToolboxByTask(boxes)
 
     def label(self, queries: Sequence[Query]) -> list[dspy.Example]:
-        """Return examples of training queries with labels (demonstrations.py)."""
+        """Return examples of the queries that have a relevant document, with labels (demonstrations.py)."""
         spec = self.plan.resolved.retriever
-        rooms = [self._rooms[query.query_id] for query in queries]
-        return [
-            label_example(query, room[0], room[1].build(spec))
-            for query, room in zip(queries, rooms, strict=True)
-        ]
+        examples = []
+        for query in queries:
+            environment, engines = self._rooms[query.query_id]
+            if environment.judgements[environment.headline].relevant(query.query_id):
+                examples.append(label_example(query, environment, engines.build(spec)))
+        return examples
 
     def open(self, study: CandidateEvaluator) -> None:
         """Resume the books of earlier sittings of this compilation."""

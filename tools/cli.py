@@ -184,6 +184,7 @@ positive = _number(int, lambda number: number >= 1, "a whole number of at least 
 port = _number(int, lambda number: 0 <= number <= 65535, "a port from 0 to 65535")
 dollars = _number(float, lambda amount: 0 < amount < math.inf, "an amount above 0")
 cost = _number(float, lambda amount: 0 <= amount < math.inf, "an amount of at least 0")
+grade = _number(float, lambda number: 0 < number < math.inf, "a grade above 0")
 share = _number(float, lambda number: 0 < number <= 1, "a number above 0, to 1")
 temperature = _number(float, lambda number: 0 <= number <= 2, "a number from 0 to 2")
 

@@ -19,6 +19,9 @@ from tools.errors import UnknownName, UsageError
 from tools.files import read_object
 
 T = TypeVar("T")
+RELEVANT_FROM = (
+    "the lowest grade of a relevant document, e.g. 2; without it the task's, or every grade above 0"
+)
 
 
 @dataclass(frozen=True, slots=True)

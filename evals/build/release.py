@@ -331,6 +331,12 @@ def _write_table(
     _write(path, map("\t".join, rows))
 
 
+def keep_level(environment: Environment) -> JsonObject:
+    """Return the key of benchmark.toml for the lowest grade of a relevant document, if there is one."""
+    level = environment.judgements[environment.headline].relevant_from
+    return {"relevant_from": level} if level else {}
+
+
 def _write_judgements(benchmark: Benchmark, draft: Path) -> JsonObject:
     """Write every set of judgements, and return the keys of benchmark.toml that name them."""
     [(leading, gold), *further] = benchmark.judgements.items()

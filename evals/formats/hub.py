@@ -33,6 +33,7 @@ _DESCRIPTION = (
     "data_fingerprint",
     "split",
     "judgements",
+    "relevant_from",
     "program",
     "retriever",
     "lm",
@@ -178,7 +179,8 @@ def _run(source: ExportedRun) -> JsonObject:
         "retriever": config["retriever"]["name"],
         "lm": config["lm"]["name"],
     }
-    named |= {"judgements": run.scores["judgements"]}
+    named["judgements"] = run.scores["judgements"]
+    named["relevant_from"] = f"{run.scores['relevant_from']:g}"
     return {
         # `data` is no folder of the user's machine.
         **{key: named.get(key, config.get(key)) for key in (*_DESCRIPTION, "depth")},

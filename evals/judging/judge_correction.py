@@ -14,7 +14,7 @@ The assumption is that the judge errs in the pool as it does on the sample, give
 Left out: the choice of the queries; intervals are for these queries.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,16 +96,19 @@ def interval_of(draws: Sequence[float]) -> Rate:
     return Rate(float(np.mean(draws)), float(low), float(high))
 
 
-def measure_judge(pool: Sequence[int], draws: Sequence[np.ndarray]) -> JudgedShare:
-    """Return precision and recall of the judge among the documents of the pool; relevant is a
-    grade of 1 or more.
+def measure_judge(
+    pool: Sequence[int], draws: Sequence[np.ndarray], is_relevant: Callable[[float], bool]
+) -> JudgedShare:
+    """Return precision and recall of the judge among the documents of the pool.
+
+    The judge calls a document relevant by a grade of 1 or more; draws have the release's grades.
     """
     called = np.asarray(pool) >= 1
     precisions = []
     recalls = []
     shares = []
     for true_grades in draws:
-        relevant = true_grades >= 1
+        relevant = np.fromiter(map(is_relevant, true_grades.tolist()), bool)
         both = int((called & relevant).sum())
         shares.append(float(relevant.mean()))
         if called.any():

@@ -90,7 +90,13 @@ class JudgingPool(NamedTuple):
         So a document that is relevant in part counts as relevant in every metric and in the
         agreement.
         """
-        return self.highest if grade >= HIGHEST else min(1.0, self.highest) if grade >= 1 else 0.0
+        lowest = self.judgements.relevant_from or min(1.0, self.highest)
+        return self.highest if grade >= HIGHEST else lowest if grade >= 1 else 0.0
+
+    @property
+    def judgements(self) -> Judgements:
+        """The release's headline judgements."""
+        return self.environment.judgements[self.environment.headline]
 
     def join(self, ours: Grades) -> Judgements:
         """Return the release's judgements with `ours`, a judge's grades, as
@@ -111,7 +117,8 @@ class JudgingPool(NamedTuple):
             query_id: grades.get(query_id, {}) | release_grades
             for query_id, release_grades in self.release_grades.items()
         }
-        return Judgements(qrels, unit_of=self.unit_of)
+        level = self.judgements.relevant_from
+        return Judgements(qrels, unit_of=self.unit_of, relevant_from=level)
 
     def read(self, query_id: str, documents: Iterable[str]) -> list[str]:
         """Return the texts that a judge reads for documents: themselves, or the passage that came first;
@@ -152,7 +159,8 @@ def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingP
     runs = [scored_run.read_scored_run(path) for path in scored_run.find_folders(paths)]
     for run in runs:
         comparable = all(
-            run.config[key] == runs[0].config[key] for key in ("data_fingerprint", "max_p")
+            (run.config | run.scores)[key] == (runs[0].config | runs[0].scores)[key]
+            for key in ("data_fingerprint", "max_p", "relevant_from")
         )
         if not _is_of(run.config, task) or not comparable:
             description = (
@@ -162,7 +170,7 @@ def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingP
             raise UsageError(
                 f"{description}; give runs of one task, asked and scored alike on the same data"
             )
-    environment = load_environment(runs[0].config)
+    environment = load_environment(runs[0].config, relevant_from=runs[0].scores["relevant_from"])
     if is_pairwise(environment.metric):
         raise UsageError(f"{environment.task} compares documents, and no judgements are missing")
     release_grades: Grades = {query.query_id: {} for query in environment.queries}
@@ -329,7 +337,7 @@ def _correct(
         judgements = pool.join_release_grades(drawn)
         for ranked, values in zip(pool.rankings, means, strict=True):
             values.append(measure_unjudged([metric], judgements, ranked)[metric]["mean"])
-    shares = measure_judge(judged, draws)
+    shares = measure_judge(judged, draws, pool.judgements.is_relevant)
     corrected = [interval_of(values)._asdict() for values in means]
     figures = {name: share and share._asdict() for name, share in shares._asdict().items()}
     return {"judge": figures, "corrected": corrected}
@@ -361,9 +369,11 @@ def _choose_sample(
     rows = sorted(
         (row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: digest(*row[:2])
     )
-    wrong = [row for row in rows if row[2] < 1][: size // 2]
+    is_relevant = pool.judgements.is_relevant
+    wrong = [row for row in rows if not is_relevant(row[2])][: size // 2]
+    right = [row for row in rows if is_relevant(row[2])][: size - len(wrong)]
     chosen = defaultdict(set)
-    for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: size - len(wrong)], *wrong]:
+    for query_id, doc_id, _ in (*right, *wrong):
         chosen[query_id].add(doc_id)
     return chosen
 
@@ -423,15 +433,13 @@ def _agree(
     sample: Wanted,
     outcomes: JsonMapping,
 ) -> Result:
-    """Compare the judge with the release on documents that both have judged: relevant, from grade 1 on,
-    or not.
-    """
+    """Compare the judge with the release on documents that both have judged: relevant or not."""
     by_kind = pool.grades(outcomes)
     ours = by_kind[SAMPLE]
     release_grades = pool.release_grades
     pairs = _pairs(pool, sample, by_kind)
     both = [
-        (release_grades[query_id][doc_id] >= 1, ours[query_id][doc_id] >= 1)
+        (pool.judgements.is_relevant(release_grades[query_id][doc_id]), ours[query_id][doc_id] >= 1)
         for query_id, doc_id in pairs
     ]
     count = max(1, len(both))

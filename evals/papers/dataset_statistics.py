@@ -66,11 +66,9 @@ def word_overlaps(environment: Environment, query: Query, doc_ids: Iterable[str]
 
 
 def relevant_documents(environment: Environment, query: Query) -> list[str]:
-    """Return the documents labelled 1 or more."""
-    grades = environment.qrels[query.query_id]
-    return [
-        doc_id for doc_id, grade in grades.items() if grade >= 1 and doc_id in environment.documents
-    ]
+    """Return the relevant documents by the headline judgements' grades."""
+    judged = environment.judgements[environment.headline]._replace(binary=None)
+    return [doc_id for doc_id in judged.relevant(query.query_id) if doc_id in environment.documents]
 
 
 def triplets(environment: Environment) -> float:
@@ -142,7 +140,7 @@ def compute_statistics(environment: Environment, names: Iterable[str]) -> dict[s
     relevant(JUDGEMENTS,binary).
 
     JUDGEMENTS is a name of the task's judgements ("gold"); the value is the mean number of
-    documents labelled 1 or more. `binary` takes the labels that are released for recall; None if
+    relevant documents. `binary` takes the labels that are released for recall; None if
     there are none.
     """
     return {
@@ -155,11 +153,9 @@ def _count(environment: Environment, name: str) -> float | None:
     judgements_name, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
     judgements = environment.judgements.get(judgements_name)
     qrels = judgements and (judgements.binary if binary else judgements.qrels)
-    return (
-        fmean(sum(grade >= 1 for grade in grades.values()) for grades in qrels.values())
-        if qrels
-        else None
-    )
+    if not judgements or not qrels:
+        return None
+    return fmean(sum(map(judgements.is_relevant, grades.values())) for grades in qrels.values())
 
 
 def hard_negatives(environment: Environment, query: Query) -> set[str]:

@@ -247,5 +247,6 @@ def _hide_relevant(
 
 
 def _relevant(environment: Environment, query: Query) -> list[str]:
-    grades = environment.qrels.get(query.query_id, {})
-    return [judged for judged, grade in grades.items() if grade > 0]
+    """Return every document that a metric counts, so that the pool has the ceiling of each."""
+    judged = environment.judgements[environment.headline]._replace(binary=None, relevant_from=0.0)
+    return list(judged.relevant(query.query_id))

@@ -259,6 +259,7 @@ def load_task(
         "qrels": request.qrels,
         "instruction": request.instruction,
         "columns": request.columns,
+        "relevant_from": request.relevant_from,
     }
     with announced(f"loading {request.task}"):
         loaded = environment or load(request.task, request.data, request.split, **named)

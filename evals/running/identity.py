@@ -207,6 +207,7 @@ def data_origin(environment: Environment) -> JsonObject:
         "folder": environment.folder,
         "source": environment.source,
         "columns": dict(environment.columns),
+        "relevant_from": environment.relevant_from,
         # Of Sextant, not of the project that it is installed in
         "git_revision": installation.git_revision(),
         "python": platform.python_version(),

@@ -25,8 +25,8 @@ from evals.scoring.metrics import LANGUAGE, canonicalize_metric
 from programs import PROGRAMS, SCHEMES
 from tools import cli_options, files, retrievers
 from tools import plugins as names
-from tools.cli import clock, dollars, positive
-from tools.cli_options import Option, list_parameters, parse_name_value
+from tools.cli import clock, dollars, grade, positive
+from tools.cli_options import RELEVANT_FROM, Option, list_parameters, parse_name_value
 from tools.errors import DataError, UnknownName, UsageError
 from tools.files import InputFilePath
 from tools.installation import find_page
@@ -46,7 +46,17 @@ WORKERS = 8
 # What one query may use -> the name of that in tools.session.Limits.
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 # Options that hold as the runs have them, where a model is asked about runs.
-SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
+SETTLED = (
+    "data",
+    "columns",
+    "qrels",
+    "relevant_from",
+    "instruction",
+    "limit",
+    "retriever",
+    "k",
+    "runs",
+)
 # The code that runs a program that is an object of this process.
 OBJECTS = "programs.custom:CustomProgram"
 POOL_OPTION = Option(
@@ -112,6 +122,7 @@ class SharedRequest(ModelSettings):
     qrels: Annotated[
         str, Option("which judgements lead, e.g. gold or pooled; all are reported", "NAME")
     ] = ""
+    relevant_from: Annotated[float | None, Option(RELEVANT_FROM, "N", grade)] = None
     instruction: Annotated[
         str,
         Option(

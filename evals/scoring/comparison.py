@@ -321,7 +321,9 @@ def _compute_column(
     key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
     if key not in loaded:
         try:
-            loaded[key] = load_environment(run.config, run.scores["judgements"])
+            loaded[key] = load_environment(
+                run.config, run.scores["judgements"], run.scores["relevant_from"]
+            )
         except SextantError as problem:
             raise DataError(f"its data is not here any more ({problem})") from None
     environment = add_metrics(loaded[key], [name])

@@ -79,12 +79,12 @@ def ranking_of(outcome: JsonMapping) -> Ranking:
 
 LANGUAGE = (
     f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)}, "
-    f"Win(LABEL) and your own as FILE.py:NAME"
+    f"Win(LABEL) and your own as FILE.py:NAME; RR(rel=2)@10 counts documents from grade 2 on"
 )
 # Units of a ranking that are looked for one by one: with more, one pass over it takes less time.
 _FEW = 10
 WHOLE_RANKING = 1_000_000_000  # the depth of a metric without one
-_DEPTH = re.compile(r"@([1-9]\d{0,8})$")
+_RANKING_NAME = re.compile(r"(.*?)(?:\(rel=(\d+)\))?(?:@([1-9]\d{0,8}))?", re.DOTALL)
 _LARGEST_VALUE = 2**53  # of a user's metric, so that scores.csv holds it exactly
 
 
@@ -93,15 +93,17 @@ class MetricName(NamedTuple):
 
     function: str  # key of RANKING, FILE.py:NAME, package.module:NAME or entry point
     depth: int | None  # None: the whole ranking counts
+    level: int | None = None  # the lowest grade of a relevant document; None: the judgements'
 
 
 @cache
 def parse_metric(name: str) -> MetricName:
-    """Split the name of a metric of rankings into its function and its depth."""
-    depth = _DEPTH.search(name)
-    if depth is None:
+    """Split the name of a metric of rankings into its function, its depth and its level."""
+    match = _RANKING_NAME.fullmatch(name)
+    if match is None:
         return MetricName(name, None)
-    return MetricName(name[: depth.start()], int(depth[1]))
+    function, level, depth = match.groups()
+    return MetricName(function, int(depth) if depth else None, int(level) if level else None)
 
 
 def canonicalize_metric(name: str) -> str:
@@ -298,6 +300,12 @@ def apply_metric(name: str, judged: JudgedRanking) -> float | None:
     metric = parse_metric(name)
     if metric.function not in RANKING:
         return _apply_custom(metric, judged)
+    if metric.level:
+        judged = dataclasses.replace(
+            judged,
+            hits=[gain >= metric.level for gain in judged.gains],
+            relevant=sum(grade >= metric.level for grade in judged.ideal),
+        )
     return RANKING[metric.function].compute(judged, metric.depth or WHOLE_RANKING)
 
 

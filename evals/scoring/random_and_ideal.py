@@ -100,7 +100,7 @@ def _rank_best(query: Query, judgements: Judgements) -> tuple[JudgedRanking, Jud
     """
     gains = judgements.gains(query.query_id)
     relevant = judgements.recalled(query.query_id)
-    grades = relevant | gains
+    grades = {**relevant, **gains}
     units = set(grades)
     if query.candidates is not None:
         units &= set(collapse_to_units(list(query.candidates), judgements))

@@ -98,6 +98,7 @@ def score(
     }
     scores = tally_summary | {
         "judgements": environment.headline,
+        "relevant_from": environment.judgements[environment.headline].relevant_from,
         "metric": environment.metric,
         "documents": len(environment.documents),
         "candidates": candidates,
@@ -146,9 +147,23 @@ def _list_notes(
         )
     deviations = describe_deviations(config, has_candidates=candidates is not None)
     signs = describe_signs(config)
-    notes += filter(None, (deviations, signs))
+    notes += filter(None, (deviations, signs, _describe_relevance(environment)))
     imported = config.get("imported") or {}
     return [*notes, *tally_notes, *environment.notes, *imported.get("notes", ())]
+
+
+def _describe_relevance(environment: Environment) -> str:
+    """Say which grades count as relevant, if there are several, and how many queries have none."""
+    judged = environment.judgements[environment.headline]
+    grades = set[float]()
+    without = 0
+    for query in environment.queries:
+        grades.update(judged.gains(query.query_id).values())
+        without += not judged.relevant(query.query_id)
+    if len(grades) < 2:
+        return ""
+    note = f"documents are {judged.level}, of grades up to {max(grades):g} (--relevant-from)"
+    return f"{note}; {plural(without, 'query has', 'queries have')} none" if without else note
 
 
 def _write_columns(path: Path, values: Values, errors: Mapping[str, str]) -> None:
@@ -171,13 +186,20 @@ def _largest_candidate_pool(environment: Environment) -> int | None:
     return max(sizes) if sizes and len(sizes) == len(environment.queries) else None
 
 
-def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> JsonObject:
-    """Score the run in `path` again, by its own judgements if none are named; return the output of --json."""
+def rescore(
+    path: Path,
+    judgements: str = "",
+    metrics: Sequence[str] = (),
+    relevant_from: float | None = None,
+) -> JsonObject:
+    """Score the run in `path` again, by its own judgements and level if none are named; return the
+    output of --json.
+    """
     metrics = [canonicalize_metric(name) for name in metrics]
     for name in metrics:
         check_metric(name)
     config = run_folder.read_config(path)
-    environment = add_metrics(load_environment(config, judgements), metrics)
+    environment = add_metrics(load_environment(config, judgements, relevant_from), metrics)
     with run_folder.claim(path, config) as folder:
         scores = {"run": str(path)} | score(path, environment, folder.outcomes)
     return scores | {"bounds": read_reference_bounds(path)}
@@ -250,7 +272,9 @@ def summarise_unfinished(
         "metrics": measured,
         "judgements": environment.headline,
     }
-    return tally.summary(config, len(environment.queries)) | {"partial": partial}
+    level = environment.judgements[environment.headline].relevant_from
+    summary = tally.summary(config, len(environment.queries))
+    return summary | {"partial": partial, "relevant_from": level}
 
 
 class PartialScores:
@@ -296,6 +320,7 @@ class PartialScores:
         environment = self._environment
         return self._tally.summary(self._config, len(environment.queries)) | {
             "judgements": environment.headline,
+            "relevant_from": environment.judgements[environment.headline].relevant_from,
             "metric": environment.metric,
             "metrics": _summarise(self.columns, environment, resampled=False),
             "losses": self._losses.json() if self.rows else None,

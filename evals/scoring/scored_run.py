@@ -29,10 +29,10 @@ T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
 
 # Keys that two runs must share for their difference to be that of the systems; in addition, the
-# judgements that lead must be the same.
+# judgements that lead must be the same, and the grade from which a document is relevant.
 CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
 # Keys that results repeat of a run.
-ABOUT = ("task", "data", "split", "judgements")
+ABOUT = ("task", "data", "split", "judgements", "relevant_from")
 NAMED = ("program", "retriever", "lm")
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
 _COMPILED = "compiled"  # folder of compilations next to the runs; its folders have other files
@@ -68,7 +68,7 @@ class ScoredRun:
     def contract(self) -> JsonObject:
         """Its task and conditions, and how it was judged."""
         return {key: self.config.get(key) for key in CONTRACT} | {
-            "judgements": self.scores["judgements"]
+            key: self.scores[key] for key in ("judgements", "relevant_from")
         }
 
     @property
@@ -225,7 +225,8 @@ def require_same_contract(runs: Sequence[ScoredRun]) -> None:
     for run in runs[1:]:
         if differences := contract_differences(runs[0], run):
             raise UsageError(
-                f"{describe_differences(runs[0], run, differences)}; give runs that agree in these"
+                f"{describe_differences(runs[0], run, differences)}; give runs that agree in these "
+                f"(evals.score has --qrels and --relevant-from)"
             )
 
 
@@ -344,7 +345,7 @@ def read_scores(path: Path, config: run_folder.Config) -> JsonObject:
         if one_bound or (measured.get("mean") is None and low is not None):
             raise ValueError(f"{name!r} has no mean with its interval")
     run_folder.check_scores(scores, run_folder.digest(config))
-    return scores
+    return {"relevant_from": 0.0} | scores  # of runs scored by an earlier version
 
 
 def _read_columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:

@@ -172,6 +172,7 @@ _LEVELS = (
         "depth",
         "max_p",
         "judgements",
+        "relevant_from",
     ),
     ("seed",),
     ("versions",),
@@ -248,7 +249,7 @@ def _date_code(runs: Iterable[ScoredRun]) -> dict[str, str]:
 def _flatten(run: ScoredRun) -> dict[str, str]:
     compiled = run.config.get("compiled") or {}
     config = dict[str, Any](run.config)
-    config["judgements"] = run.scores["judgements"]
+    config |= {key: run.scores[key] for key in ("judgements", "relevant_from")}
     config["compiled"] = compiled.get("digest")
     flat = dict[str, str]()
     for key, value in config.items():

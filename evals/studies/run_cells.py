@@ -269,7 +269,11 @@ class SharedRunState:
                 if path and not opened.resolved.pool and not request.again
                 else None
             )
-            if run and run.scores["judgements"] == opened.environment.headline:
+            judged = opened.environment.judgements[opened.environment.headline]
+            if run and (run.scores["judgements"], run.scores["relevant_from"]) == (
+                opened.environment.headline,
+                judged.relevant_from,
+            ):
                 return run if set(request.metrics) <= run.columns.keys() else None
         return None
 
@@ -362,6 +366,7 @@ class SharedRunState:
             request.data,
             request.split,
             request.qrels,
+            request.relevant_from,
             request.limit,
             request.query_ids,
         )
@@ -469,6 +474,7 @@ def order_cells(cells: Sequence[StudyCell]) -> list[int]:
             request.data,
             request.split,
             request.qrels,
+            request.relevant_from,
             request.instruction,
             request.retriever,
         )

@@ -46,6 +46,7 @@ _SUMMARY_KEYS = (
     "data",
     "split",
     "judgements",
+    "relevant_from",
     "program",
     "retriever",
     "lm",

@@ -184,6 +184,7 @@ class DocumentTexts:
                 *settings,
                 provenance["folder"],
                 provenance["judgements"],
+                provenance.get("relevant_from"),
             ]
         )
         with self._lock:

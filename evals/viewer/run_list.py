@@ -74,7 +74,9 @@ def describe_setting(run: ScoredRun, others: Sequence[ScoredRun]) -> dict[str, s
     alike = [run]
     for other in others:
         if all(other.config[key] == run.config[key] for key in ("task", "split", "asked")):
-            judged = {**other.scores, "judgements": run.scores["judgements"]}
+            judged = other.scores | {
+                key: run.scores[key] for key in ("judgements", "relevant_from")
+            }
             alike.append(replace(other, scores=judged))
     return _tell_apart(alike)[run.name]
 

@@ -98,7 +98,8 @@ class UnfinishedRun:
     @property
     def stub(self) -> ScoredRun:
         """The run without scores, for what only its configuration is needed."""
-        return ScoredRun(self.path, self.config, {"judgements": ""}, {}, {}, [])
+        scores = {"judgements": "", "relevant_from": 0.0}
+        return ScoredRun(self.path, self.config, scores, {}, {}, [])
 
     def describe(self) -> Answer:
         """Return the state for the list of runs: keys of the status, and the newest queries."""

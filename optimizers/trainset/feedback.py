@@ -275,10 +275,15 @@ class _FeedbackText:
     def ranked_above(self) -> list[str]:
         if all(document.fate is Fate.WELL for document in self.relevant):
             return []
-        grades = self.judgements.by_unit(self.judgements.qrels.get(self.query.query_id, {}))
+        judged = self.judgements
+        grades = judged.by_unit(judged.qrels.get(self.query.query_id, {}))
         lowest = max(document.rank or len(self.order) for document in self.relevant)
         high = enumerate(self.order[: min(lowest, self.cutoff)], start=1)
-        wrong = [(rank, unit) for rank, unit in high if grades.get(unit, 1.0) <= 0][:_WRONG]
+        wrong = [
+            (rank, unit)
+            for rank, unit in high
+            if unit in grades and not judged.is_relevant(grades[unit])
+        ][:_WRONG]
         first = {self.unit_of(doc_id): doc_id for doc_id in reversed(self.ranking.doc_ids)}
         lines = [
             f"- place {rank}: {_name(unit)}.{self._quote(unit, first[unit])}"

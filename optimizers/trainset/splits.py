@@ -228,7 +228,7 @@ def _group(queries: Sequence[Query], environment: Environment) -> list[list[Quer
     # By their relevant documents: the ten queries of a MultiConIR record have the same, or twins.
     wanting: dict[object, list[Query]] = {}
     for query in queries:
-        relevant = frozenset(judgements.relevant(query.query_id))
+        relevant = frozenset(judgements.relevant(query.query_id)) or query.query_id
         wanting.setdefault(relevant, []).append(query)
     return list(wanting.values())
 

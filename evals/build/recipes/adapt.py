@@ -122,6 +122,8 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     settings = _make_settings(wanted, environment, metrics)
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
+    if not section.positive:
+        settings |= release.keep_level(environment)
     provenance = [
         {
             "query_id": query_id,

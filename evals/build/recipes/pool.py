@@ -115,7 +115,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     if recipe.facets.judge:
         judgements |= _judge_facets(build, queries, facets)
     judgements |= pool_judging.pool(build, "", queries, gold)
-    settings = dict(task.hints)
+    settings = {**task.hints, **release.keep_level(task)}
     settings["objective"] = recipe.release.objective or task.queries[0].objective
     if recipe.release.document:
         settings["document"] = recipe.release.document

@@ -24,7 +24,7 @@ const titled = (side) => [lettered(side), " ", foreign(side.name)];
 
 /** Said when runs were not asked the same: their values then do not compare. */
 function asked(sides) {
-  const keys = ["task", "data", "split", "judgements", "metric", "pool", "queries"];
+  const keys = ["task", "data", "split", "judgements", "relevant_from", "metric", "pool", "queries"];
   const differ = keys.filter((key) => new Set(sides.map((side) => asText(side.about[key] ?? null))).size > 1);
   const known = sides[0].run.siblings ?? [];
   if (!differ.length && sides.slice(1).every((side) => known.includes(side.id))) return null;

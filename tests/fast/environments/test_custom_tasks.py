@@ -18,6 +18,7 @@ from environments import __main__ as module
 from environments import custom
 from environments.base import GENERIC
 from environments.ranking_metrics import METRIC_NAME, RANKING
+from evals import compare as compare_command
 from evals import import_run, score
 from evals.published import published_values_for
 from tools.errors import DataError, SextantError, UsageError
@@ -68,10 +69,8 @@ def test_the_figures_of_a_folder_are_those_of_pytrec_eval_over_its_files(
     run, tmp_path, grades, factor
 ):
     folder = write(tmp_path / "folder", random.Random(3), grades)
-    whole = (
-        factor == 1
-    )  # trec_eval has whole grades only; nDCG is the same for multiples of the grades
-    names = [name for name in OURS if whole or name.startswith("nDCG")]
+    # trec_eval has whole grades only; every metric is the same for multiples of the grades
+    names = list(OURS)
     words = [word for name in names for word in ("--metric", name)]
     got = run("--program", "retrieve", "--task", folder, *words, "--json").json
     rows = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()[1:]]
@@ -88,6 +87,54 @@ def test_the_figures_of_a_folder_are_those_of_pytrec_eval_over_its_files(
         assert got["metrics"][name]["mean"] == pytest.approx(mean, abs=1e-15), name
     assert any("above 0" in note for note in got["notes"])
     assert any("not in the corpus" in note for note in got["notes"])
+
+
+def test_a_level_of_relevance_is_one_for_metrics_losses_tables_and_check(
+    run, notes, tmp_path, command_of
+):
+    check = command_of(module)
+    asked = ("--program", "retrieve", "--task", notes, "--metric", "RR", "--json")
+    plain = run(*asked).json
+    assert any("relevant above grade 0, of grades up to 3" in note for note in plain["notes"])
+    rescore = command_of(score)
+    before = rescore(plain["run"], "--metric", "RR", "--json").json["metrics"]
+    by_option = run(*asked, "--relevant-from", 2).json
+    assert by_option["run"] == plain["run"] and by_option["relevant_from"] == 2
+    (notes / "benchmark.toml").write_text("relevant_from = 2\n")
+    by_file = run(*asked[:-1], "--runs", tmp_path / "others")
+    assert "relevant from grade 2" in by_file.out
+    assert "relevant from grade 2" in check("check", notes).out
+    with Path(plain["run"], "run.trec").open() as file:
+        ranked = pytrec_eval.parse_run(file)
+    rows = [line.split("\t") for line in (notes / "qrels/test.tsv").read_text().splitlines()[1:]]
+    qrels = {q: {d: int(grade) for r, d, grade in rows if r == q} for q, _, _ in rows}
+    wanted = {"ndcg_cut", "recall", "recip_rank"}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, wanted, relevance_level=2).evaluate(ranked)
+    [other] = (tmp_path / "others").glob("*/*")
+    for scores in (by_option, json.loads((other / "scores.json").read_text())):
+        for name in ("nDCG@10", "R@10", "RR"):
+            mean = sum(values[OURS[name]] for values in theirs.values()) / 12
+            assert scores["metrics"][name]["mean"] == pytest.approx(mean, abs=1e-12)
+        assert scores["losses"]["at"]["10"]["found"] == pytest.approx(
+            sum(values["recall_10"] for query, values in theirs.items() if _has(qrels[query], 2))
+            / sum(_has(grades, 2) for grades in qrels.values())
+        )
+    compared = command_of(compare_command)(plain["run"], other)
+    assert compared.code == 0
+    (notes / "benchmark.toml").unlink()
+    after = rescore(plain["run"], "--metric", "RR", "--json")
+    assert after.json["metrics"] != before and after.json["relevant_from"] == 2  # the run's own
+    rescore(other)  # by the data as it is now
+    refused = command_of(compare_command)(plain["run"], other)
+    assert refused.code == 2 and "relevant_from (2.0, 0.0)" in refused.err
+    none = run(*asked, "--relevant-from", 4)
+    assert none.code == 3 and "no document is relevant from grade 4" in none.err
+    for level in ("0", "-1", "inf", "nan", "two"):
+        assert run(*asked, "--relevant-from", level).code == 2
+
+
+def _has(grades, level):
+    return any(grade >= level for grade in grades.values())
 
 
 def test_without_benchmark_toml_all_queries_are_asked_and_the_assumptions_are_said(
@@ -275,7 +322,7 @@ JUDGED = "query-id\tcorpus-id\tscore\n"
             3,
             "none of the relevant documents (1) is in the corpus: e.g. 'x'",
         ),
-        ("q1\td1\t0\n", 3, "no judgement is above 0"),
+        ("q1\td1\t0\n", 3, "no document is relevant above grade 0"),
         ("q1\td1\t1\nq1\tx\t1\nq1\ty\t1\n", 0, "2 of 3 judged documents are not in the corpus"),
         (
             "q1\td1\t1\nq1\td2\t1\nq1\td3 \t1\n",

@@ -26,7 +26,9 @@ def test_an_interval_of_95_percent_holds_the_truth_about_that_often(relevant, hi
             (float(true), int(grade)) for true, grade in zip(known, said_of_known, strict=True)
         ]
         judge = measure_judge(
-            said.tolist(), list(draw_true_grades(sample, said.tolist(), draws=200, seed=seed))
+            said.tolist(),
+            list(draw_true_grades(sample, said.tolist(), draws=200, seed=seed)),
+            bool,
         )
         precision = (truth & (said > 0)).sum() / (said > 0).sum()
         held += [

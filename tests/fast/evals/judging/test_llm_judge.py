@@ -423,7 +423,9 @@ def test_a_judge_without_errors_is_corrected_by_little_and_a_wrong_one_to_the_tr
     truth = [float(generator.random() < 0.2) for _ in range(400)]
     sample = [(float(number % 2), 2 * (number % 2)) for number in range(50)]
     right = measure_judge(
-        [2 * int(one) for one in truth], list(draw_true_grades(sample, [2 * int(x) for x in truth]))
+        [2 * int(one) for one in truth],
+        list(draw_true_grades(sample, [2 * int(x) for x in truth])),
+        bool,
     )
     assert (
         right.relevant.low <= sum(truth) / 400 <= right.relevant.high and right.precision.mean > 0.9
@@ -434,7 +436,7 @@ def test_a_judge_without_errors_is_corrected_by_little_and_a_wrong_one_to_the_tr
 
     sample = [(float(number % 2), err(number % 2)) for number in range(200)]
     said = [err(true) for true in truth]
-    wrong = measure_judge(said, list(draw_true_grades(sample, said)))
+    wrong = measure_judge(said, list(draw_true_grades(sample, said)), bool)
     calls = sum(map(bool, said)) / 400
     assert wrong.relevant.low <= sum(truth) / 400 <= wrong.relevant.high < calls
     assert (

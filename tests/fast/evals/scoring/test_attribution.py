@@ -181,15 +181,17 @@ def random_outcome(seed: int):
     return {"query_id": "q", "ranking": ranking, "trace": {"steps": steps}, "error": error}, gold
 
 
-@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=6))
-def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
+@given(
+    st.lists(st.integers(0, 10**9), min_size=1, max_size=6), st.sampled_from([0.0, 0.5, 1.0, 2.0])
+)
+def test_fates_sum_to_the_missing_recall_whatever_happened(seeds, level):
     losses, recalls = LossCounts([1, 5, 1000]), {1: [], 5: [], 1000: []}
     for seed in seeds:
         outcome, gold = random_outcome(seed)
-        judged = Judgements({"q": gold})
+        judged = Judgements({"q": gold}, relevant_from=level)
         relevant = attribute("q", outcome, outcome["ranking"], judged)
         losses.add(relevant)
-        counted = [name for name, grade in gold.items() if grade >= 1]
+        counted = [name for name, grade in gold.items() if grade and grade >= level]
         assert [one["unit"] for one in relevant] == sorted(
             counted, key=lambda name: (-gold[name], name)
         )

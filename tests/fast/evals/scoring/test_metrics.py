@@ -168,9 +168,34 @@ def test_fractions_are_gained_as_they_are():
         assert ours == pytest.approx(theirs, abs=1e-12)
 
 
-def test_recall_is_undefined_where_no_label_reaches_one_and_gain_is_not():
+@pytest.mark.parametrize("level", [2, 3])
+def test_a_level_decides_for_every_metric_of_relevance_as_trec_eval_has_it(level):
+    rankings, qrels = random_case(7)
+    names = [
+        f"{kind}(rel={level})@{depth}" for kind in ("R", "P", "AP", "RR") for depth in (5, 100)
+    ]
+    theirs = by_ir_measures(rankings, qrels, [*names, "nDCG@10"])
+    for name in names:
+        plain = name.replace(f"(rel={level})", "")
+        for one in (
+            values(rankings, qrels, name),
+            values(rankings, qrels, plain, relevant_from=level, zero=True),
+        ):
+            assert one == pytest.approx(theirs[name], abs=1e-9), name
+    gained = values(rankings, qrels, "nDCG@10", relevant_from=level)
+    assert gained == pytest.approx(theirs["nDCG@10"], abs=1e-9)
+
+
+def test_no_grade_of_0_or_below_is_relevant_at_any_level():
+    grades = {"a": -2, "b": -1, "c": 0, "d": 0.4, "e": 0.5, "f": 2}
+    for level, relevant in ((0, "def"), (0.5, "ef"), (2, "f"), (3, "")):
+        judged = Judgements({"q": grades}, relevant_from=level)
+        assert "".join(judged.relevant("q")) == "".join(judged.recalled("q")) == relevant
+
+
+def test_recall_is_undefined_where_no_label_reaches_the_level_and_gain_is_not():
     qrels = {"q": {"a": 0.75, "b": 0.5}}
-    assert values({"q": ["b", "a"]}, qrels, "R@5") == {"q": None}
+    assert values({"q": ["b", "a"]}, qrels, "R@5", relevant_from=1) == {"q": None}
     gained, ideal = 0.5 + 0.75 / math.log2(3), 0.75 + 0.5 / math.log2(3)
     assert values({"q": ["b", "a"]}, qrels, "nDCG@10")["q"] == pytest.approx(gained / ideal)
 

@@ -136,7 +136,7 @@ def test_the_objective_of_flip_is_the_share_of_comparisons_won_in_both_wordings(
 
 
 def test_queries_for_which_the_metric_is_undefined_are_left_out():
-    environment = world({"good": {"a": 1}, "weak": {"b": 0.5}, "none": {"c": 0}})
+    environment = world({"good": {"a": 1}, "weak": {"b": 0.5}, "none": {"c": 0}}).count_from(1)
     for name, ids in {
         "R@10": ["good"],
         "": ["good", "weak"],
@@ -146,7 +146,7 @@ def test_queries_for_which_the_metric_is_undefined_are_left_out():
             for query in make_objective(environment, name).usable(environment.queries)
         ] == ids
     with pytest.raises(UsageError, match="nothing is relevant by it; choose another --metric"):
-        make_objective(world({"q": {"a": 0.5}}), "R@10")
+        make_objective(world({"q": {"a": 0.5}}).count_from(1), "R@10")
 
 
 def test_recall_of_a_whole_pool_is_refused_before_anything_is_paid_for():
