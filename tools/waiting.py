@@ -15,7 +15,7 @@ END = object()
 # Seconds without output after which a terminal has a line, which then counts the seconds.
 TERMINAL_SECONDS = 2.0
 # The same in a log, and the seconds between two lines.
-LOG_SECONDS = 10.0
+LOG_SECONDS = 2.0
 LOG_INTERVAL = 30.0
 # Seconds between two looks.
 _LOOK = 0.5
@@ -29,8 +29,8 @@ def announced(activity: str) -> Iterator[None]:
     """Say on stderr what takes longer than two seconds, and how long it has taken so far.
 
     A line in place on a terminal, which goes when the activity has ended or prints something of its
-    own; in a log a line after ten seconds, and then every half minute. JSON has none. Activities
-    may be nested: the terminal has the innermost that takes so long.
+    own; in a log a line after two seconds, and then every half minute. JSON has none. Activities
+    may be nested: the terminal has the innermost that takes so long, a log one of them.
     """
     if not cli.shows_progress():
         yield
@@ -73,6 +73,8 @@ def _tell(activity: str, ended: threading.Event) -> None:
                     _drawn.append(ended)
                 if _drawn[-1] is ended:
                     cli.draw_line(activity, text)
-        elif now >= due:
-            due = now + LOG_INTERVAL
-            cli.print_stderr(f"{activity}{text}")
+            continue
+        with _DRAWING:
+            if now >= due and now - cli.last_output() >= LOG_SECONDS:
+                due = now + LOG_INTERVAL
+                cli.print_stderr(f"{activity}{text}")

@@ -1,6 +1,7 @@
 """What to do after a run: three commands, with the run's own folder, task and options."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from evals.running.request import Request
@@ -30,6 +31,7 @@ _KEPT = (
 )
 # Fields of the program itself, kept if the same program is run again.
 _OF_PROGRAM = (
+    "name",
     "parameters",
     "compiled",
     "prompts",
@@ -43,6 +45,9 @@ def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
         # A shard has no scores of its own.
         return [("join the shards when all are there", f"{typed_as('evals.gather')} {run}")]
     steps = [("look at it", f"{typed_as('evals.view')} {run}")]
+    if scores["failed"]:
+        same = shlex.join(cli_options.to_command_line(replace(request, again="failed")))
+        steps.append(("ask what failed again", f"{typed_as('evals.run')} {same}"))
     floor = (scores.get("bounds") or {}).get("floor")
     if scores["program"] == FLOOR:
         steps.append(("try a program", _run_command(request, program=MAIN)))
