@@ -202,7 +202,7 @@ def begin(
     place: Path, port: int, in_flight: int, arguments: argparse.Namespace
 ) -> tuple[language_model.ConnectedModel, RunFolder]:
     """A model and the folder of its run at `place`."""
-    folder = RunFolder(place, "", JsonlIndex(place / "outcomes.jsonl", {}))
+    folder = RunFolder(place, place, "", JsonlIndex(place / "outcomes.jsonl", {}))
     place.mkdir(parents=True)
     settings = language_model.ModelSettings(stream="on" if arguments.stream else "off")
     terms = RunResources(gate=ConcurrencyLimiter(in_flight), prompts=not arguments.no_prompts)
@@ -275,7 +275,7 @@ def run_by(
         place = Path(runs) / "task" / "run"
         place.mkdir(parents=True)
         ready.start = start
-        folder = RunFolder(place, "", JsonlIndex(place / "outcomes.jsonl", {}))
+        folder = RunFolder(place, place, "", JsonlIndex(place / "outcomes.jsonl", {}))
         ready.model.begin(place, Usage())
         with contextlib.closing(Coordinator(ready, place, many)) as keeper:
             ask = partial(

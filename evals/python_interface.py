@@ -142,7 +142,7 @@ def experiment(
     request, as `{"program": "multihop", "retriever": "dense"}`. `fields` are those of all systems.
     In the data frame each metric has the p of a paired test against the system at `baseline`
     (corrected by Holm over all tests of the table), and in print `*` is the best, `=` does not
-    differ from it. Runs on disk are not asked again.
+    differ from it. Runs on disk are not asked again, except those of objects without a `name`.
     """
     systems = _as_list(systems)
     metrics = _as_list(metrics)

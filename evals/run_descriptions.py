@@ -7,6 +7,9 @@ from programs import SCHEMES
 from tools.cli import strip_control_characters
 from tools.records import JsonMapping
 
+# How the `name` of a program begins that is an object and does not say who it is.
+UNNAMED = "unnamed, "
+
 
 def printable(text: object) -> str:
     """Text of a run as a reader may see it: no control characters, no half of a character."""
@@ -18,6 +21,22 @@ def model_name(name: str, program: str = "") -> str:
     if program.partition(":")[0] in SCHEMES:
         return "the agent's own"
     return "offline, no language model" if name == "offline" else name
+
+
+def describe_resuming(config: JsonMapping) -> str:
+    """Return what of a program is not seen, so that its user has to name what has changed."""
+    program = config["program"]
+    name = config.get("name", "")
+    if name.startswith(UNNAMED):
+        return (
+            f"{program} is an object without a name, so each call is a new run; "
+            f"evaluate(..., name=...) goes on"
+        )
+    if name or program.partition(":")[0] not in SCHEMES:
+        return ""
+    files = ", ".join(config.get("files", ()))
+    seen = f"its line and {files}" if files else "its line"
+    return f"of the agent, {seen} are seen; give --name for what else has changed"
 
 
 def describe_task(scores: JsonMapping) -> str:

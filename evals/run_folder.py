@@ -36,7 +36,7 @@ from typing import TextIO
 
 import environments
 from environments.base import Environment
-from tools import files
+from tools import files, user_files
 from tools.errors import (
     DataError,
     RunBusy,
@@ -64,10 +64,8 @@ Outcome = JsonObject  # query_id, ranking, answer, trace, usage, error, tracebac
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
 LEFT = "left.jsonl"  # usage of queries that were left pending, if no ledger has it
-# In the provenance: the way in which "code" was computed. It changes when Sextant's own code was
-# renamed throughout, so that runs begun before can go on although their digests differ.
-CODE_OF = "code_of"
-CODE_VERSION = "contents, 2"
+# The files that the program, retrievers and metrics of a user have opened, with their digests
+OPENED = "opened.json"
 MEND = "remove the line and give the run's command again to have that query answered again"
 
 # The folder in RUNS that has the parts of runs which --shard made.
@@ -107,44 +105,48 @@ def place_of_task(runs: Path, task: str) -> Path:
     return runs / re.sub("[/:]", "-", task)
 
 
-def keep_identity(runs: Path, config: Config) -> Config:
-    """Return the configuration of the same run in `runs` whose code an earlier Sextant told by its
-    names, if any.
+def separate_changed(place: Callable[[Config], Path], config: Config) -> Config:
+    """Return the configuration, of a run of its own if a file has changed that its program,
+    retrievers or metrics opened in the run before. `place` returns the folder of a configuration.
 
-    It goes on in its folder. The two are alike in all but "code", which cannot be computed again.
+    UsageError if it changed while that run was answering, so that nothing tells which it read.
     """
-    new = run_path(runs, config)
-    if (new / "config.json").exists():
-        return config
-    formers = {}
-    shared_name = new.name.removesuffix(digest(config))
-    for folder in new.parent.glob(f"{glob.escape(shared_name)}{'?' * 8}"):
-        with suppress(DataError):  # a damaged folder is no reason to refuse another run
-            former = read_config(folder)
-            is_earlier = former[PROVENANCE].get(CODE_OF) != CODE_VERSION
-            if is_earlier and _without_code(former) == _without_code(config):
-                formers[folder] = former
-    if not formers:
-        return config
-    newest = max(formers, key=lambda folder: (folder / "config.json").stat().st_mtime)
-    _LOG.warning(
-        f"this run goes on in {newest}, which an earlier Sextant began; to begin it anew, give "
-        f"--runs"
-    )
-    provenance = {key: value for key, value in config[PROVENANCE].items() if key != CODE_OF}
-    earlier_provenance = formers[newest][PROVENANCE]
-    if CODE_OF in earlier_provenance:
-        provenance[CODE_OF] = earlier_provenance[CODE_OF]
-    return {
-        **config,
-        "code": formers[newest]["code"],
-        PROVENANCE: provenance,
-    }
+    while changed := find_changed(path := place(config), config):
+        names = ", ".join(changed)
+        if changed.items() <= config["files"].items():
+            raise UsageError(
+                f"{names} changed while {path} was answering; remove it, and run again"
+            )
+        _LOG.warning("%s changed since %s was answered: this is a run of its own", names, path)
+        config = {**config, "files": config["files"] | changed}
+    return config
 
 
-def _without_code(config: Config) -> Config:
-    compared = {key: value for key, value in config.items() if key not in ("code", PROVENANCE)}
-    return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
+def find_changed(path: Path, config: Config) -> dict[str, str]:
+    """Return the digests of the files that the run in `path` opened and that have changed since."""
+    top = common_folder(config[PROVENANCE].get("folders", ()))
+    changed = {}
+    for name, digest_then in read_opened(path).items():
+        digest_now = user_files.digest(os.path.join(top, name))  # noqa: PTH118  # as it stands
+        if digest_now != digest_then:
+            changed[name] = digest_now
+    return changed
+
+
+def common_folder(folders: Sequence[str]) -> str:
+    """Return the folder from which opened files are named; "" if a run has no code of its user's."""
+    return os.path.commonpath(folders) if folders else ""
+
+
+def read_opened(path: Path) -> dict[str, str]:
+    """Return the digests of the files that the user's code of a run has opened, by their names."""
+    try:
+        recorded: dict[str, str] = files.loads((path / OPENED).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise DataError(f"{path / OPENED} is damaged ({error}); remove {path}") from None
+    return recorded
 
 
 def find_other_shards(shard: Path) -> list[Path]:
@@ -189,6 +191,11 @@ def check_output(path: Path) -> None:
         and (folder / "outcomes.jsonl").is_file()
     ):
         raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
+
+
+def write_opened(path: Path, opened: Mapping[str, str]) -> None:
+    """Write what `read_opened` reads."""
+    write(path / OPENED, json.dumps(opened, indent=2, sort_keys=True) + "\n")
 
 
 @dataclass(eq=False)
@@ -277,9 +284,11 @@ class _RowsById(ItemsView[str, JsonObject]):
 class RunFolder:
     """An open run folder; `claim` makes it."""
 
-    path: Path
+    path: Path  # whole, because a program may change the working folder
+    shown: Path  # as its user named it
     digest: str  # of its configuration
     outcomes: JsonlIndex  # of this and earlier sittings
+    folders: Sequence[str] = ()  # of code of the user's
 
     @property
     def usage(self) -> Usage:
@@ -315,6 +324,7 @@ class RunFolder:
         """
         if not outcomes:
             return
+        self.record_opened()
         path = self.path / "outcomes.jsonl"
         lines = (sign_line(files.encode_row(outcome), self.digest) for outcome in outcomes)
         starts, error = files.append_lines(path, lines)
@@ -328,6 +338,22 @@ class RunFolder:
             raise RunIncomplete(
                 f"{problem}, the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
             )
+
+    def record_opened(self) -> None:
+        """Record what the user's code has opened so far. A file that was opened twice, and changed in
+        between, has both digests.
+        """
+        if not self.folders:
+            return
+        recorded = read_opened(self.path)
+        merged = dict(recorded)
+        top = common_folder(self.folders)
+        for opened_path, opened_digest in user_files.list_opened(self.folders).items():
+            name = os.path.relpath(opened_path, top)
+            if opened_digest not in merged.setdefault(name, opened_digest):
+                merged[name] += f", {opened_digest}"
+        if merged != recorded:
+            write_opened(self.path, merged)
 
     def replace_outcomes(self, rows: Iterable[bytes]) -> None:
         """Put encoded outcomes, each of another query, in the place of all that the folder has."""
@@ -380,7 +406,13 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         # Written again on resuming: the data may have moved, and so the provenance may have
         # changed.
         write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
-        yield RunFolder(path, digest(config), read_outcomes(path, repair=True))
+        yield RunFolder(
+            path.absolute(),
+            path,
+            digest(config),
+            read_outcomes(path.absolute(), repair=True),
+            config.get(PROVENANCE, {}).get("folders", ()),
+        )
 
 
 def read_config(path: Path, *, named: bool = True) -> Config:

@@ -104,6 +104,7 @@ class ConfigSchema(TypedDict):
     depth: Count
     max_p: bool
     program: str
+    name: NotRequired[str]  # of a version of the program
     parameters: dict[str, Any]
     retriever: _Engine
     lm: _Engine

@@ -72,6 +72,7 @@ class CandidateEvaluator(EvaluationLog):
         workers: int = 1,  # evaluations at a time
         query_seconds: float = math.inf,  # limit of one evaluation
         say: Callable[[str], None] = lambda line: None,  # is given lines of progress
+        record: Callable[[], None] = lambda: None,  # is called before an evaluation is logged
     ) -> None:
         queries_by_part = {"train": training.train, "validation": training.validation}
         self._objectives: dict[str, Objective] = {}
@@ -101,6 +102,7 @@ class CandidateEvaluator(EvaluationLog):
         self._query_seconds = query_seconds
         self._stopped = threading.Event()
         self._say = say
+        self._record = record
         self._said = time.monotonic()
         self._whole_parts_said = set[tuple[str, str]]()
         self._student: tuple[Any, ...] = ()
@@ -315,6 +317,7 @@ class CandidateEvaluator(EvaluationLog):
             error=outcome["error"],
             seconds=outcome["seconds"],
         )
+        self._record()
         recorded = self.add(evaluation)
         if recorded is evaluation:
             self._tell(candidate.digest, query, sample)

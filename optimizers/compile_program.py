@@ -9,6 +9,7 @@ prompts, and with `held_out` to run the program on it.
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,12 +54,13 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
         training = _divide(request)
     objectives = _make_objectives(request, training)
     inputs = CompilationInputs(resolved.fit_to(training), training, tell)
-    config = _configuration(inputs, objectives[0])
-    path = _folder(request, training, config)
+    place = partial(_folder, request, training)
+    config = run_folder.separate_changed(place, _configuration(inputs, objectives[0]))
+    path = place(config)
     if not (path / "evaluations.jsonl").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
-    with run_folder.claim(path, config):
+    with run_folder.claim(path, config) as folder:
         study = CandidateEvaluator(
             path,
             inputs.training,
@@ -66,6 +68,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
             workers=request.at_once,
             query_seconds=inputs.terms.query_seconds,
             say=tell,
+            record=folder.record_opened,
         )
         with announced("opening what was evaluated before"):
             inputs.open(study)

@@ -381,6 +381,8 @@ def report_error(error: SextantError | OSError) -> int:
             remedy = "; make room there, and give the same command again"
         elif error.errno in files.TOO_MANY_OPEN:
             remedy = f"; {files.remedy(error)}, and give the same command again"
+    with suppress(OSError):  # there may be no working folder any more
+        text = text.replace(f"{os.getcwd()}{os.sep}", "")  # noqa: PTH109  # not for pathlib
     short = text if len(text) <= 1000 else f"{text[:500]} ... {text[-500:]}"
     # In a file or a pipe an error is one line, whatever $COLUMNS says.
     print_stderr(f"error: {short}{remedy}", whole=not is_terminal(sys.stderr))

@@ -12,21 +12,22 @@ import importlib
 import os
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tools import user_files
 from tools.errors import UnknownName, UsageError
 from tools.files import expand_user_path
 from tools.interrupts import is_own_interrupt
 from tools.moved_modules import current_name
+from tools.user_files import PACKAGES, is_own
 
-PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
 PROGRAMS = "sextant.programs"  # groups of entry points
 RETRIEVERS = "sextant.retrievers"
 TASKS = "sextant.tasks"
@@ -36,14 +37,6 @@ RECIPES = "sextant.recipes"
 FORMATS = "sextant.formats"
 PANELS = "sextant.panels"
 
-_ROOT = Path(__file__).parents[1]
-_INSTALLED = (
-    *(str(_ROOT / name) + os.sep for name in PACKAGES),
-    sysconfig.get_path("stdlib") + os.sep,
-    "<",
-)
-# Modules of users -> their files, and the time of the last change of these.
-_imported = dict[str, tuple[Path, int]]()
 _REFERENCE = re.compile(r"(?:.+\.py|[^\W\d]\w*(?:\.\w+)*):[^\W\d]\w*")
 
 
@@ -109,10 +102,11 @@ def load_object(
         sys.path.append(folder)
     _forget_edited_modules()
     module = _enter(resolve_file(source)) if source.endswith(".py") else source
+    user_files.watch(find_folder(source))
     try:
         with contained():
             imported = importlib.import_module(module)
-        _remember_modules(imported)
+        user_files.note_sources(_list_watched_modules().values())
     except Exception as error:  # a user's module may raise anything
         reason = f"{describe_exception(error)}{_import_remedy(error)}"
         raise UsageError(f"{source} cannot be imported: {reason}") from error
@@ -124,21 +118,23 @@ def load_object(
 
 
 def _forget_edited_modules() -> None:
-    """Let users' modules be imported again if a file was edited, as between two runs in a notebook."""
-    if any(_changed(file) != before for file, before in _imported.values()):
-        for name in _imported:
-            sys.modules.pop(name, None)
-        _imported.clear()
+    """Let users' modules be imported again if one was edited, or a file that they opened, as between
+    two runs in a notebook.
+    """
+    if user_files.forget_changed():
+        for name in _list_watched_modules():
+            del sys.modules[name]
         importlib.invalidate_caches()
 
 
-def _remember_modules(imported: Any) -> None:
-    """Remember the modules that a user's module has imported from its own folder."""
-    folder = str(Path(getattr(imported, "__file__", None) or "").parent) + os.sep
+def _list_watched_modules() -> dict[str, str]:
+    """Return the files of the modules that were imported from folders with code of users."""
+    found = {}
     for name, module in list(sys.modules.items()):
         file = str(getattr(module, "__file__", None) or "")
-        if file.startswith(folder) and _is_own(file):
-            _imported[name] = Path(file), _changed(Path(file))
+        if name != "__main__" and user_files.is_watched(file):
+            found[name] = file
+    return found
 
 
 def _import_remedy(error: Exception) -> str:
@@ -161,6 +157,17 @@ def resolve_file(source: str) -> Path:
     if not path.is_file():
         raise UsageError(f"there is no file {source}; a name in a file of yours is FILE.py:NAME")
     return path
+
+
+def find_folder(source: str) -> Path:
+    """Return the folder from which FILE.py or a module is imported."""
+    if source.endswith(".py"):
+        return resolve_file(source).parent
+    spec = find_spec(source.partition(".")[0])
+    if spec is None:
+        return Path.cwd()
+    places = list(spec.submodule_search_locations or [spec.origin or ""])
+    return Path(places[0]).parent
 
 
 def describe_exception(error: BaseException) -> str:
@@ -224,17 +231,9 @@ def user_code_line(error: BaseException) -> str:
     """
     if hasattr(error, "user_line"):  # of another process
         return str(error.user_line)
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     said = isinstance(error, SyntaxError) and str(error.filename).endswith(".py")  # in its message
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own and not said else ""
-
-
-def _is_own(file: str) -> bool:
-    return not file.startswith(_INSTALLED) and "-packages" + os.sep not in file
-
-
-def _changed(file: Path) -> int:
-    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _entry_points(group: str) -> dict[str, EntryPoint]:

@@ -324,7 +324,8 @@ def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path 
             DataError, LookupError
         ):  # a neighbour that is damaged, or of a version before
             config = run_folder.read_config(path.parent)
-            if comparable(config) == comparable(conditions):
+            is_same = comparable(config) == comparable(conditions)
+            if is_same and not run_folder.find_changed(path.parent, config):
                 identity = code_identity(opened.resolved, opened.environment)
                 if identity == {key: config[key] for key in identity}:
                     return path.parent

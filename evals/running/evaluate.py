@@ -28,7 +28,7 @@ from environments.base import Environment
 from evals import run_folder
 from evals.running import object_programs, runner
 from evals.running.agent_limits import brings_agents, count_agents
-from evals.running.identity import is_ours, run_config
+from evals.running.identity import run_config
 from evals.running.ready import PreparedRun
 from evals.running.request import LIMITS, WORKERS, Request, SharedRequest
 from evals.running.resolve import ResolvedRequest, RunRetrievers, fit_to_task, resolve
@@ -144,21 +144,27 @@ def evaluate(*, program: Any, task: Any, **fields: Any) -> Result:
     Both are named as on the command line, or are objects: a program is a function, a class, a
     dspy.Module or a graph (docs/guide/program.md), which runs in this process; a task is an
     Environment, or a function that returns one. Queries that were answered before, in the same run
-    folder, are not asked again. SextantError if the request is wrong or queries are left pending;
-    `run_request` returns a result for the latter, too.
+    folder, are not asked again. A program that is an object is a new run at each call, unless it
+    has a `name`, or a `fingerprint` (a text, or a method that returns one): that of before goes on.
+    SextantError if the request is wrong or queries are left pending; `run_request` returns a result
+    for the latter, too.
     """
-    if not isinstance(program, str | None):
-        if fields.get("workers") not in (None, 1):
-            raise UsageError("a program that is an object runs in this process; leave out workers")
-        fields["workers"] = 1
-        program = object_programs.register(program)
     environment: Environment | None = None
     if not isinstance(task, str | Path | None):
         environment = _as_environment(task)
         task = environment.task
         fields["split"] = environment.split
-    request = cli_options.make_request(Request, {"program": program, "task": task, **fields})
-    result = run_request(request, opening=partial(load_run, environment=environment))
+    with ExitStack() as stack:
+        if not isinstance(program, str | None):
+            if fields.get("workers") not in (None, 1):
+                raise UsageError(
+                    "a program that is an object runs in this process; leave out workers"
+                )
+            fields["workers"] = 1
+            fields["name"] = fields.get("name") or object_programs.read_version(program)
+            program = stack.enter_context(object_programs.registered(program))
+        request = cli_options.make_request(Request, {"program": program, "task": task, **fields})
+        result = run_request(request, opening=partial(load_run, environment=environment))
     if result.problem:
         raise result.problem
     return result
@@ -277,7 +283,8 @@ def _run(
     resolved, environment, engines, terms = opened
     request = resolved.request
     cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
-    ready = prepare_loaded(opened)
+    with announced("preparing the run"):
+        ready = prepare_loaded(opened)
     ready.start = start
     run_path = run_folder.run_path(request.runs, ready.config)
     if not (run_path / "outcomes.jsonl").exists() and not terms.cassette:
@@ -406,8 +413,8 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
         config["pool"] = resolved.pool.config(
             [engines.build(spec).name for spec in resolved.pool.parts], environment
         )
-    if config and is_ours(resolved, environment):
-        config = run_folder.keep_identity(request.runs, config)
+    if config:
+        config = run_folder.separate_changed(partial(run_folder.run_path, request.runs), config)
     if resolved.pool:
         retriever = ScoreHidingRetriever(retriever)
         named_retrievers = {
@@ -418,7 +425,7 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
         environment,
         retriever,
         named_retrievers,
-        folder or run_folder.run_path(request.runs, config),
+        folder or run_folder.run_path(request.runs, config).absolute(),
     )
     return PreparedRun(resolved, environment, model, config, system, opened_by)
 
@@ -451,6 +458,7 @@ def _answer(
     answer: Answer,
 ) -> SextantError | None:
     environment = ready.environment
+    working_folder = Path.cwd()
     try:
         with (
             RunStatus(ready, folder) as status,
@@ -461,11 +469,12 @@ def _answer(
         return problem
     except KeyboardInterrupt:
         progress = (
-            f"{some_queries(len(folder.outcomes), len(environment.queries))} safe in {folder.path}"
+            f"{some_queries(len(folder.outcomes), len(environment.queries))} safe in {folder.shown}"
         )
         _LOG.warning("%s; the same command answers the others", progress)
         raise
     finally:
+        os.chdir(working_folder)  # which a program may have changed
         if folder.outcomes:  # their values have been shown, also where the others are never asked
             record_test_use(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(fault) if fault else None
@@ -497,7 +506,8 @@ def _conclude(
     started: float,
 ) -> Result:
     environment = ready.environment
-    config = run_folder.read_config(folder.path)
+    path = folder.shown
+    config = run_folder.read_config(path)
     query_ids = [query.query_id for query in environment.queries]
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
     if pending:
@@ -516,18 +526,18 @@ def _conclude(
     elif ready.whole:
         summary = summarise_unfinished(config, environment, folder.outcomes)
         problem = None
-        joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
+        joins = f"python -m evals.gather {path} joins the shards and scores the run"
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
         summary["notes"].insert(0, f"{shard} of the run's {queries(ready.whole)}; {joins}")
     else:
         with announced("scoring"):
-            summary = score(folder.path, environment, folder.outcomes)
+            summary = score(path, environment, folder.outcomes)
         problem = None
-        summary["bounds"] = read_reference_bounds(folder.path)
+        summary["bounds"] = read_reference_bounds(path)
     if ledger := ready.model.terms.ledger:
         summary["ledger"] = ledger.books.json() | ledger.speed()
     summary |= {
         "looks": count_test_uses(config),
         "seconds": round(time.monotonic() - started, 2),
     }
-    return Result(folder.path, problem, {"run": str(folder.path), **summary})
+    return Result(path, problem, {"run": str(path), **summary})

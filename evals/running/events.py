@@ -199,7 +199,7 @@ class EventWriter:
         request = ready.resolved.request
         environment = ready.environment
         started = Started(
-            run=str(folder.path),
+            run=str(folder.shown),
             task=environment.task,
             split=environment.split,
             program=request.program_label,

@@ -4,6 +4,7 @@ That is the arguments, the data, and a digest of the sources and the versions of
 use. `evals.run_folder.load_environment` leads from a configuration back to the task.
 """
 
+import os
 import platform
 from collections.abc import Collection
 from importlib.metadata import version
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING
 import environments
 from environments.base import Environment
 from evals import run_folder
-from evals.running.request import SYSTEMS, hash_input_files, resolve_program
+from evals.running.request import SYSTEMS, hash_command_files, hash_input_files, resolve_program
+from evals.scoring.metrics import find_metric_source, is_custom
 from tools import code_digest, installation, retrievers
 from tools import plugins as names
 from tools.records import JsonObject
 from tools.retrievers.base import Retriever
+from tools.user_files import PACKAGES, is_own
 
 if TYPE_CHECKING:
     from evals.running.resolve import ResolvedRequest
@@ -82,7 +85,7 @@ def run_config(
             },
             # In runs of earlier versions: how the program was kept away from judgements.
             "isolated": None,
-            run_folder.CODE_OF: run_folder.CODE_VERSION,
+            "folders": list_user_folders(resolved),
             **data_origin(environment),
         },
     }
@@ -119,9 +122,10 @@ def run_conditions(
             "query_ids": list(dict.fromkeys(request.query_ids)),
         },
         "program": request.program_label,
+        "name": request.name,
         "parameters": dict(resolved.values),
         "limits": dict(resolved.limits),
-        "files": hash_input_files(resolved.values),
+        "files": hash_input_files(resolved.values) | hash_command_files(request.program),
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},
@@ -142,12 +146,24 @@ def code_identity(resolved: "ResolvedRequest", environment: Environment) -> Json
     )
 
 
-def is_ours(resolved: "ResolvedRequest", environment: Environment) -> bool:
-    """Return whether a run uses no program, retriever or task of a user's own."""
-    modules = _list_modules(resolved, environment)
-    return all(
-        name.partition(".")[0] in names.PACKAGES and not name.endswith(".py") for name in modules
-    )
+def list_user_folders(resolved: "ResolvedRequest") -> list[str]:
+    """Return the folders with code of the user's own: of the program, retrievers and metrics."""
+    modules = _list_program_modules(resolved)
+    for metric in resolved.request.metrics:
+        if is_custom(metric):
+            modules.append(find_metric_source(metric))
+    folders = set()
+    for module in modules:
+        if module.partition(".")[0] not in PACKAGES:
+            folders.add(f"{names.find_folder(module)}{os.sep}")
+    return sorted(filter(is_own, folders))
+
+
+def _list_program_modules(resolved: "ResolvedRequest") -> list[str]:
+    modules = [resolve_program(resolved.request.program).rpartition(":")[0]]
+    for spec in resolved.all_retrievers:
+        modules += [part.__module__ for _, part in retrievers.iter_classes(spec)]
+    return modules
 
 
 def _list_modules(resolved: "ResolvedRequest", environment: Environment) -> list[str]:
@@ -157,12 +173,9 @@ def _list_modules(resolved: "ResolvedRequest", environment: Environment) -> list
     references = [environments.SUITES[environments.split_name(environment.task)[0]][0]]
     if names.is_reference(environment.data):  # the code of a user's own task
         references.append(environment.data)
-    modules = []
-    for spec in resolved.all_retrievers:
-        modules += [part.__module__ for _, part in retrievers.iter_classes(spec)]
+    modules = _list_program_modules(resolved)
     modules += [reference.rpartition(":")[0] for reference in references]
     modules += _ALWAYS
-    modules.append(resolve_program(resolved.request.program).rpartition(":")[0])
     if resolved.request.program not in SYSTEMS:
         modules += ["programs.custom", "programs.custom_langgraph"]
     if resolved.pool:

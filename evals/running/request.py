@@ -10,6 +10,7 @@ name=value` sets a keyword parameter of a program's constructor, or a limit of e
 
 import difflib
 import os
+import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -208,7 +209,7 @@ class SharedRequest(ModelSettings):
     @property
     def program_label(self) -> str:
         """The program as outputs call it."""
-        return names.display_name(self.program)
+        return names.display_name(object_programs.label(self.program))
 
     @property
     def at_once(self) -> int:
@@ -231,6 +232,14 @@ class Request(SharedRequest):
     query_ids: Annotated[
         tuple[str, ...], Option("ask only this query; repeatable", "ID", flag="--query-id")
     ] = ()
+    name: Annotated[
+        str,
+        Option(
+            "what you call this version of the program, where its files cannot be seen (command:, "
+            "served:, objects of Python): another name is another run",
+            "NAME",
+        ),
+    ] = ""
     pool: Annotated[str | None, POOL_OPTION] = None
     compiled: Annotated[
         Path | None, Option("a program compiled by python -m optimizers.compile", "FILE")
@@ -353,7 +362,7 @@ def find_program(name: str) -> Any:
     if object_programs.is_registered(name):
         from programs.custom import make_program_class  # takes time to import
 
-        return make_program_class(object_programs.find(name), name)
+        return make_program_class(object_programs.find(name), object_programs.label(name))
     constructor = names.load_object(
         "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
     )
@@ -476,6 +485,21 @@ def hash_input_files(values: Mapping[str, Any]) -> dict[str, str]:
                 raise DataError(
                     f"-P {name}={value} cannot be read: {error.strerror or error}"
                 ) from None
+    return digests
+
+
+def hash_command_files(program: str) -> dict[str, str]:
+    """Return the SHA-256 of every file that a `command:` line names, by its word; also after "=", and
+    of the module of `-m MODULE`.
+    """
+    scheme, _, line = program.partition(":")
+    words = shlex.split(line) if scheme == "command" else []
+    digests = {}
+    for before, word in zip(["", *words], words, strict=False):
+        module = f"{word.replace('.', '/')}.py" if before == "-m" else ""
+        for name in (word, word.partition("=")[2], module):
+            if name and Path(name).is_file():
+                digests[name] = files.sha256(Path(name))
     return digests
 
 

@@ -25,7 +25,7 @@ from evals.running.request import (
 from evals.scoring.metrics import check_metric
 from programs.base import check_offline
 from tools import plugins as names
-from tools import retrievers
+from tools import retrievers, user_files
 from tools.corpus import Corpus
 from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.files import sextant_home
@@ -86,6 +86,7 @@ def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedReques
 
     UsageError, UnknownName or DataError for unknown names.
     """
+    user_files.leave_out(request.runs)
     if request.has_own_processes and request.workers not in (None, 1):
         conflict = f"--workers {request.workers} does not go with --program {request.program}"
         raise UsageError(f"{conflict}, which has processes of its own; leave it out")

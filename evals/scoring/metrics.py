@@ -13,6 +13,7 @@ depth or without (docs/guide/extend.md). Intervals and tests of means are in sta
 """
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from environments.ranking_metrics import (
     judged_share,
     translate_metric,
 )
-from tools import code_digest, plugins
+from tools import code_digest, plugins, user_files
 from tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
 from tools.records import JsonMapping
 
@@ -155,9 +156,19 @@ def is_custom(name: str) -> bool:
 
 
 def digest_metric_code(name: str) -> str:
-    """Return eight hex digits over the sources of a user's own metric."""
-    source = plugins.resolve("metric", parse_metric(name).function, {}, plugins.METRICS)
-    return code_digest.collect_sources([source.rpartition(":")[0]]).digest()
+    """Return eight hex digits over the sources of a user's own metric, and what it has opened."""
+    source = find_metric_source(name)
+    digests = [code_digest.collect_sources([source]).digest()]
+    if source.endswith(".py"):
+        opened = user_files.list_opened([str(plugins.resolve_file(source))])
+        digests += sorted(opened.values())
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:8]
+
+
+def find_metric_source(name: str) -> str:
+    """Return the file or module of a user's own metric, without importing it."""
+    reference = plugins.resolve("metric", parse_metric(name).function, {}, plugins.METRICS)
+    return reference.rpartition(":")[0]
 
 
 @cache

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from environments.base import POOLED, Environment
 from evals import run_folder
+from evals.run_descriptions import describe_resuming
 from evals.run_folder import load_environment
 from evals.run_sittings import explain_resuming
 from evals.scoring.attribution import LossCounts, attribute, attribution_json, choose_cutoffs
@@ -147,7 +148,8 @@ def _list_notes(
         )
     deviations = describe_deviations(config, has_candidates=candidates is not None)
     signs = describe_signs(config)
-    notes += filter(None, (deviations, signs, _describe_relevance(environment)))
+    relevance = _describe_relevance(environment)
+    notes += filter(None, (describe_resuming(config), deviations, signs, relevance))
     imported = config.get("imported") or {}
     return [*notes, *tally_notes, *environment.notes, *imported.get("notes", ())]
 

@@ -1,7 +1,6 @@
 """Names of systems, told apart by the settings in which their runs differ."""
 
 import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +18,6 @@ from tools.pool_kinds import read_kind
 
 # Characters of the value of a setting in a name.
 VALUE_CHARS = 40
-# After the name of a program that was an object (evals/running/object_programs.py).
-_DIGEST_OF_OBJECT = re.compile(r"@[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ def name_systems(runs: Sequence[ScoredRun]) -> list[str]:
     for run in runs:
         program = str(run.config["program"])
         model = run.config["lm"]["name"]
-        programs.append(_DIGEST_OF_OBJECT.sub("", program))
+        programs.append(program)
         retrievers.append(f"over {run.config['retriever']['name']}")
         # The floor has no model, and so does not differ in it.
         models.append("" if program == FLOOR else f"with {model}")
@@ -164,6 +161,7 @@ def _shorten(text: str) -> str:
 # to know, then the seeds of repeats, then those that are there to be exact.
 _LEVELS = (
     (
+        "name",
         "parameters",
         "compiled",
         "lm",

@@ -43,7 +43,7 @@ class CellStates:
         """Return the report of the cell's run, which notes its folder when it begins."""
 
         def begin(ready: PreparedRun, folder: RunFolder) -> AbstractContextManager[Any]:
-            self._set(number, UNDER_WAY, folder.path)
+            self._set(number, UNDER_WAY, folder.shown)
             return report(ready, folder) if report else nullcontext()
 
         return begin

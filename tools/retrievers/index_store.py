@@ -50,7 +50,7 @@ def index_code_digest(*modules: str) -> str:
     with PyTorch, the kind of accelerator counts as well: vectors differ on it.
     """
     bodies = [
-        code_digest.parse_module(_ROOT.joinpath(*module.split(".")).with_suffix(".py")).body
+        code_digest.describe_code(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
         for module in modules
     ]
     texts = "\0".join(sorted(bodies))

@@ -17,7 +17,7 @@ from evals.running.ready import PreparedRun
 from evals.running.request import Request
 from evals.running.runner import RemoteSystem
 from evals.running.workers.channels import Connection, Line, PeerClosed
-from tools import retrievers, session
+from tools import retrievers, session, user_files
 from tools.cli import print_stderr
 from tools.errors import Interrupted, RunIncomplete
 from tools.interrupts import start_thread
@@ -223,7 +223,8 @@ class Coordinator(RemoteSystem):
             line.send(query)
             while (message := line.receive())[0] != "outcome":
                 self._serve(line, *message)
-        _, outcome, calls = message
+        _, outcome, calls, opened = message
+        user_files.import_opened(opened)
         if calls:
             self._budget.resume(Usage(calls=calls))
         return outcome

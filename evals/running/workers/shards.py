@@ -5,7 +5,7 @@ RUNS/shard-K-of-N/TASK/NAME are joined in RUNS/TASK/NAME, and may go on and be j
 out: checkpoints of agents, which only pending queries need.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,14 @@ def gather(path: Path) -> dict[str, Any]:
     environment = load_environment(config)
     query_ids = [query.query_id for query in environment.queries]
     _check_complete(joined_path, shards, [query_ids[number::count] for number in range(count)])
+    opened = _join_opened(shards.values())
     with run_folder.claim(joined_path, config) as folder:
         for number, shard_path in shards.items():
             with run_folder.claim(shard_path, run_folder.read_config(shard_path)) as shard:
                 _join_outcomes(folder, shard, query_ids[number - 1 :: count])
                 if (shard_path / "run-id").exists():
                     _join_books(open_ledger(joined_path), open_ledger(shard_path))
+        run_folder.write_opened(joined_path, run_folder.read_opened(joined_path) | opened)
         scores = {"run": str(joined_path)} | score(joined_path, environment)
     record_test_use(config, joined_path)
     books = (
@@ -138,6 +140,19 @@ def _join_outcomes(
             joined_line = _line(joined, query_id)
             if joined_line is None or (joined_line in shard_lines and joined_line != line):
                 file.write(line or b"")
+
+
+def _join_opened(shard_paths: Iterable[Path]) -> dict[str, str]:
+    """Return the files that the shards' program opened. RunConflict if one changed in between."""
+    opened = dict[str, str]()
+    for path in shard_paths:
+        for name, digest in run_folder.read_opened(path).items():
+            if opened.setdefault(name, digest) != digest:
+                raise RunConflict(
+                    f"{name} was another file for {path} than for shards before it; remove the "
+                    f"shards that read it as it was, and run them again"
+                )
+    return opened
 
 
 def _line(folder: run_folder.RunFolder, query_id: str) -> bytes | None:

@@ -21,7 +21,7 @@ from evals.running.evaluate import load_run, prepare_loaded
 from evals.running.runner import answer_with_model, infrequent_gc
 from evals.running.workers.channels import Connection, Line
 from evals.running.workers.coordinator import WorkerSetup, is_mapped
-from tools import forkserver, session
+from tools import forkserver, session, user_files
 from tools.corpus import Corpus
 from tools.errors import SessionRefusal
 from tools.models.client import DEADLINE, ModelClient
@@ -116,7 +116,7 @@ class _Worker:
             with self._counting:
                 calls = self._terms.budget.calls - self._counted
                 self._counted = self._terms.budget.calls
-            line.send("outcome", answer, calls)
+            line.send("outcome", answer, calls, user_files.export_opened())
 
     @contextmanager
     def asking(self, action: str, *arguments: Any) -> Iterator[Line]:

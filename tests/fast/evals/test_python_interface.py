@@ -12,9 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 import environments
 import evals
 from evals import behaviour, compare, curves, evaluate, experiment, study
-from evals.running import object_programs
 from tools.errors import SextantError, UsageError
-from tools.plugins import display_name
 
 pandas = pytest.importorskip("pandas")
 DEPTH = 20
@@ -49,48 +47,72 @@ def test_the_package_lists_what_can_be_called_and_the_modules_stay_modules():
     assert callable(evals.study) and evals.study.run
 
 
-def test_a_function_is_a_program_and_ranks_what_it_returns(runs, systems):
+def test_a_function_is_a_program_and_ranks_what_it_returns(systems):
     floor, answered, _ = systems
     assert answered.metrics["R@10"] == floor.metrics["R@10"]
+
+
+def test_an_object_is_a_new_run_at_each_call_and_the_result_says_so(runs, systems):
     again = evaluate(program=answer, task="congress", **runs)
-    assert again.folder == answered.folder
+    assert again.folder != systems[1].folder
+    assert "answer is an object without a name" in str(again)
+    assert "without a name" not in str(systems[0])
 
 
-def test_a_function_whose_source_or_values_change_makes_another_run(monkeypatch):
-    name = object_programs.register(rewrite)
-    assert name == object_programs.register(rewrite)
-    assert name.partition("@")[0] == display_name(name).partition("@")[0] == "rewrite"
-    # `rewrite` calls `answer`, which reads DEPTH.
-    monkeypatch.setitem(answer.__globals__, "DEPTH", 30)
-    assert object_programs.register(rewrite) != name
-    monkeypatch.undo()
-    assert object_programs.register(rewrite) == name
-    assert object_programs.register(functools.cache(rewrite)) == name
-    assert object_programs.register(answer) != name
+class Searcher:
+    """Searches for a text in place of each query."""
+
+    def __init__(self, instead):
+        self.instead = instead
+
+    def __call__(self, query, search):
+        return search(self.instead or query, DEPTH)
 
 
-def test_a_function_without_a_source_is_told_apart_by_its_code():
-    spaces = [{}, {}]
-    for space, depth in zip(spaces, (10, 20), strict=True):
-        exec(f"def answer(query, search): return search(query, {depth})", space)
-    first, other = [object_programs.register(space["answer"]) for space in spaces]
-    assert first != other
+class Versioned(Searcher):
+    def fingerprint(self):
+        return f"searches for {self.instead}"
 
 
-def test_graphs_are_told_apart_by_the_functions_in_them():
-    def make(number):
-        def think(state):
-            return {"messages": [str(number)]}
+def make_graph(instead):
+    def think(state):
+        return {"doc_ids": []}
 
-        graph = StateGraph(MessagesState)
-        graph.add_node("think", think)
-        graph.add_edge(START, "think")
-        return graph
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", think)
+    graph.add_edge(START, "think")
+    return graph.compile()
 
-    assert object_programs.register(make(1)) == object_programs.register(make(1))
-    assert object_programs.register(make(1)) != object_programs.register(make(2))
-    compiled = [make(number).compile() for number in (1, 2)]
-    assert object_programs.register(compiled[0]) != object_programs.register(compiled[1])
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Searcher,
+        lambda instead: lambda query, search: search(instead or query, DEPTH),
+        lambda instead: functools.partial(answer, query=instead),
+        make_graph,
+    ],
+    ids=["instance", "closure", "partial", "graph"],
+)
+def test_objects_that_may_differ_are_two_runs_and_objects_of_one_name_are_one(runs, make):
+    first, second = [evaluate(program=make(text), task="congress", **runs) for text in ("a", "")]
+    assert first.folder != second.folder
+    named = [
+        evaluate(program=make(text), task="congress", name=name, **runs)
+        for text, name in (("a", "v1"), ("a", "v1"), ("", "v2"))
+    ]
+    assert named[0].folder == named[1].folder != named[2].folder
+    assert named[0].metrics == named[1].metrics and "without a name" not in str(named[0])
+
+
+def test_a_fingerprint_tells_an_object_from_another(runs):
+    texts = ("zebra", "zebra", "")
+    folders = [evaluate(program=Versioned(text), task="congress", **runs).folder for text in texts]
+    assert folders[0] == folders[1] != folders[2]
+    with pytest.raises(UsageError, match="fingerprint of Searcher is 3"):
+        bad = Searcher("")
+        bad.fingerprint = 3
+        evaluate(program=bad, task="congress", **runs)
 
 
 def test_an_object_runs_in_this_process_alone(runs):
@@ -104,12 +126,12 @@ def test_a_task_may_be_loaded_and_changed_before_it_is_asked(runs):
     for given in (mine, lambda: mine):
         result = evaluate(program=answer, task=given, runs=runs["runs"])
         assert result.json()["queries"] == 3 and result.json()["task"] == "own/mine"
-    named = evaluate(program=answer, task="congress", **runs)
-    loaded = evaluate(program=answer, task=task, **runs)
+    named = evaluate(program="retrieve", task="congress", **runs)
+    loaded = evaluate(program="retrieve", task=task, **runs)
     assert named.folder == loaded.folder
 
 
-def test_tables_name_a_function_without_its_digest(systems):
+def test_tables_name_a_function_as_it_is_called(systems):
     names = compare(systems)["systems"]
     assert [system["name"] for system in names] == ["retrieve", "answer", "rewrite"]
 

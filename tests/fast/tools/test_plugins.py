@@ -113,24 +113,21 @@ def test_failures_of_a_users_code_are_printed_with_its_line(own, run):
 
 
 @pytest.mark.parametrize("name", ["agent_of_mine.py:Agent", "agent_of_mine:Agent"])
-def test_an_edit_of_a_users_code_makes_another_run_and_a_comment_does_not(name, own):
+def test_an_edit_of_a_users_code_makes_another_run(name, own):
     def code():  # in one process, as in a notebook
         made = plugins.load_object("program", name, {}, plugins.PROGRAMS)
         file = plugins.resolve("name", name, {}, plugins.PROGRAMS).rpartition(":")[0]
         return made.__init__.__kwdefaults__["k"], code_digest.collect_sources([file]).digest()
 
     _, first = code()
-    for file, before, after, same in (
-        ("agent_of_mine.py", "import helper_of_mine", "import helper_of_mine  # mine", True),
-        ("agent_of_mine.py", "Searches once.", "Searches.", True),
-        ("helper_of_mine.py", "# documents", "# more", True),
-        ("helper_of_mine.py", "MORE = 0", "MORE = 1", False),
-        ("agent_of_mine.py", "k: int = 5", "k: int  = 6", False),
+    for file, before, after in (
+        ("helper_of_mine.py", "MORE = 0", "MORE = 1"),
+        ("agent_of_mine.py", "k: int = 5", "k: int  = 6"),
     ):
         text = (own / file).read_text()
         (own / file).write_text(text.replace(before, after))
         k, digest = code()
-        assert (digest == first) == same and k == (6 if "6" in after else 5), after
+        assert digest != first and k == (6 if "6" in after else 5), after
         (own / file).write_text(text)
 
 
@@ -149,7 +146,7 @@ def test_an_installed_package_adds_names_and_one_that_is_broken_says_why(
         f"{points}retrieve = theirs_of_mine:Agent\n"
     )
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(code_digest, "_INSTALLED", {*code_digest._INSTALLED, site})
+    (site / "theirs-1.2.dist-info" / "RECORD").write_text("theirs_of_mine/__init__.py,,\n")
     listed = {row["name"]: row for row in json.loads(run("--program", "list", "--json").out)}
     assert "Searches once. (from package theirs 1.2)" in listed["their_agent"]["about"]
     assert (
@@ -161,4 +158,4 @@ def test_an_installed_package_adds_names_and_one_that_is_broken_says_why(
     found = code_digest.collect_sources(
         [plugins.resolve("name", "their_agent", {}, plugins.PROGRAMS).rpartition(":")[0]]
     )
-    assert set(found.modules) == {"theirs_of_mine"} and "helper_of_mine" in found.libraries
+    assert set(found.files) == {"theirs_of_mine"} and "helper_of_mine" in found.libraries
