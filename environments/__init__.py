@@ -27,6 +27,7 @@ from environments.base import (
     Suite,
     validate_environment,
 )
+from environments.opaque_ids import hide_ids
 from tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
 from tools.files import expand_user_path, read_toml, sextant_home
 from tools.plugins import load_object
@@ -303,6 +304,9 @@ def load(
         )
         if suite_name != "own":  # whose quirks are counted
             validate_environment(environment)
+        is_opaque = environment.opaque_ids or name in chosen.opaque_ids
+        if is_opaque and not environment.released:
+            environment = hide_ids(environment)
     except DataError as error:
         if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
             raise

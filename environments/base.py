@@ -205,6 +205,12 @@ class Environment:
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
     # Probable errors in the data, because of which its scores say little.
     warnings: tuple[str, ...] = ()
+    # Whether ids of the release tell which documents are relevant, so that programs see others
+    opaque_ids: bool = False
+    # If programs see other ids (environments/opaque_ids.py): the release's id of each document and
+    # judged unit, and the task as released
+    release_ids: Mapping[str, str] = field(default_factory=dict)
+    released: "Environment | None" = None
     # Values for parameters of programs by their names: "lens" (tools/lenses.py) is what
     # makes a document relevant, "attribute" what an index writes down of it where the lens is in
     # words, "document" what one is, "target" what a model guesses of one by heart.
@@ -439,6 +445,8 @@ class Suite(NamedTuple):
     load: Callable[[LoadRequest], Environment]
     variants: tuple[str, ...] = ("",)  # the first is the default, and is not part of a task's name
     judgements: tuple[str, ...] = ("gold",)  # what --qrels may say
+    # Tasks whose ids tell which documents are relevant, so that programs see others
+    opaque_ids: Collection[str] = ()
 
 
 # Their names in Sextant 0.1, which guides documented; they go with the next release.

@@ -327,4 +327,5 @@ SUITE = Suite(
     load,
     variants=(PASSAGE, DOCUMENT),
     judgements=(DOCUMENT, PASSAGE),
+    opaque_ids=("stack_exchange",),  # named after sites, as queries are
 )

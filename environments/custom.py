@@ -34,6 +34,7 @@ from environments.base import (
     Release,
     Suite,
 )
+from environments.opaque_ids import hide_ids
 from environments.ranking_metrics import METRIC_NAME, translate_metric
 from environments.readers import document_ids, obliq_layout
 from environments.readers import files as tables
@@ -106,6 +107,7 @@ class Settings(TypedDict, total=False):
     metric: MetricName  # the headline; the first of `metrics` without it
     # The lowest grade of a relevant document; every grade above 0 without it
     relevant_from: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    opaque_ids: bool  # programs see other ids than those of the data: environments/opaque_ids.py
     # Files, or folders of them, by their names in tables; the first leads.
     judgements: dict[str, str]
     split: DevShare  # in place of the dev split that the data has, if any
@@ -478,7 +480,8 @@ def of(
         checked_settings,
         findings,
     )
-    return replace(task, task=f"own/{name_slug(name)}")
+    task = replace(task, task=f"own/{name_slug(name)}")
+    return hide_ids(task) if task.opaque_ids else task
 
 
 def _list_documents(documents: Documents, source: str) -> Iterator[Document]:
@@ -540,6 +543,7 @@ def _make(
         unjudged=read.unjudged,
         separator=separator or ":",
         notes=tuple(findings),
+        opaque_ids=settings.get("opaque_ids", False),
         hints=_hints(settings),
     )
 

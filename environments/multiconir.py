@@ -330,4 +330,6 @@ def _facts(task: Task) -> TaskInfo:
 
 
 VARIANTS = (SEARCH, COMPLEXITY, MONOTONICITY, FORMAT, *LENGTHS)
-SUITE = Suite(RELEASE, {name: _facts(task) for name, task in TASKS.items()}, load, VARIANTS)
+SUITE = Suite(
+    RELEASE, {name: _facts(task) for name, task in TASKS.items()}, load, VARIANTS, opaque_ids=TASKS
+)

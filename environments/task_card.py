@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import environments
 from environments.base import EmptySplit, Environment, Suite, TaskInfo
+from environments.opaque_ids import measure_leak
 from tools import files
 from tools.errors import DataError
 from tools.files import sextant_home
@@ -222,6 +223,7 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
             # Dev may be over other documents (BIRCO), but never in other units.
             yield from _judgements(environment, split, name, units or environment.documents)
     yield _masks(test)
+    yield _measure_ids(test)
     repeats = len(test.documents.repeats())
     yield CheckResult(
         "equal texts",
@@ -229,6 +231,12 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
         f"{count_of(repeats, 'document')} with the text of an earlier one; judged by id, never merged",
     )
     yield _golden(test)
+
+
+def _measure_ids(environment: Environment) -> CheckResult:
+    leak = measure_leak(environment)
+    remedy = "; opaque_ids = true in benchmark.toml gives programs others" if leak.tells else ""
+    return CheckResult("ids", not leak.tells, f"{leak}{remedy}")
 
 
 def _check_splits(dev: Environment, test: Environment) -> CheckResult:
@@ -350,7 +358,7 @@ def _masks(environment: Environment) -> CheckResult:
 
 
 def _golden(test: Environment) -> CheckResult:
-    digests = digest_records(test)
+    digests = digest_records(test.released or test)
     listed = ", ".join(f"{subject} {digest}" for subject, digest in digests.items())
     recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" else {}
     if test.task not in recorded:

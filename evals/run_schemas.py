@@ -176,6 +176,7 @@ class ScoresSchema(TypedDict):
     queries: Count
     failed: Count
     documents: NotRequired[Count]  # of the corpus
+    opaque_ids: NotRequired[bool]  # whether programs saw other ids than those of the release
     candidates: NotRequired[
         Count | None
     ]  # the most that a query of a task with candidate pools has

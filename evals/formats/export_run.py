@@ -7,7 +7,7 @@ files that it lists.
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,8 @@ from typing import Any
 
 import orjson
 
-from evals.run_folder import Outcome, check_file
+from environments.opaque_ids import reveal
+from evals.run_folder import Outcome, check_file, load_environment
 from evals.scoring.scored_run import ScoredRun, read_scored_run
 from tools import files as disk
 from tools import schemas
@@ -88,6 +89,13 @@ class ExportedRun:
     # The file of the model calls that are exported with their prompts; None for none.
     answers: Path | None = None
 
+    @cached_property
+    def release_ids(self) -> Mapping[str, str]:
+        """The release's ids of documents, if programs saw others; DataError without the data."""
+        if not self.run.scores.get("opaque_ids"):
+            return {}
+        return load_environment(self.run.config).release_ids
+
     @property
     def model(self) -> str:
         """Return the model's name; "" if there was none, or it is not known."""
@@ -105,7 +113,7 @@ class ExportedRun:
                 output if isinstance(output, dict) else {"content": output}
                 for output in call["outputs"]
             ]
-        return with_prompts
+        return list(reveal(with_prompts, self.release_ids))
 
     @property
     def notes(self) -> list[str]:
@@ -120,7 +128,7 @@ class ExportedRun:
         run = self.run
         judged = self.run.judged if self.has_judged else {}
         for query_id in self.query_ids:
-            outcome = run.outcomes[query_id]
+            outcome = reveal(run.outcomes[query_id], self.release_ids)
             values = {
                 name: value
                 for name, column in run.columns.items()
@@ -130,7 +138,7 @@ class ExportedRun:
             yield ExportedQuery(
                 query_id,
                 outcome,
-                judged.get(query_id, {}),
+                reveal(judged.get(query_id, {}), self.release_ids),
                 values,
                 usage,
             )

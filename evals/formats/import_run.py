@@ -19,6 +19,7 @@ from typing import NotRequired, get_args
 from typing_extensions import TypedDict
 
 from environments.base import Environment
+from environments.opaque_ids import conceal
 from environments.readers import document_ids, raw_files
 from evals import run_folder
 from evals.formats import atif
@@ -101,6 +102,11 @@ def import_run(
     the environment.
     """
     hashing = start_thread(partial(files.sha256, file))  # which gives Python's lock away
+    query_ids = [query.query_id for query in environment.queries]
+    task = environment
+    own_ids = {release_id: own_id for own_id, release_id in task.release_ids.items()}
+    if task.released:  # what is imported names documents as the release does
+        environment = task.released.asking(query_ids=query_ids)
     run_file = RunFile(file, environment, encoded=encoded)
     depth = environment.depth
     counts = Counter[str]()
@@ -111,8 +117,8 @@ def import_run(
             query.query_id: {"query_id": query.query_id, "steps": []}
             for query in environment.queries
         }
-        for query_id, line in _make_traced(run_file, trajectories, environment, counts):
-            spool.write(line + b"\n")
+        for query_id, outcome in _make_traced(run_file, trajectories, environment, counts):
+            spool.write(files.encode_row(conceal(outcome, own_ids)) + b"\n")
             del untraced[query_id]
         for row in untraced.values():
             _count(run_file, row, depth, counts)
@@ -124,20 +130,21 @@ def import_run(
             "usage": not counts["unpriced"],
             "notes": _make_notes(counts, environment, run_file.left_out),
         }
-        config = make_config(environment, name, model, imported)
+        config = make_config(task, name, model, imported)
         path = run_folder.run_path(runs, config)
         is_new = not path.exists()
         with run_folder.claim(path, config) as folder:
             spool.seek(0)
             traced_lines = (line[:-1] for line in spool)
-            lines = _make_untraced(run_file, untraced.values(), depth)
+            outcomes = _make_untraced(run_file, untraced.values(), depth)
+            lines = (files.encode_row(conceal(outcome, own_ids)) for outcome in outcomes)
             try:
                 folder.replace_outcomes(chain(traced_lines, lines))
             except DataError:
                 if is_new:
                     files.remove(path)
                 raise
-            score(path, environment, folder.outcomes)
+            score(path, task, folder.outcomes)
     return path
 
 
@@ -148,26 +155,28 @@ def slugify(text: str) -> str:
 
 def _make_traced(
     file: RunFile, trajectories: Path | None, environment: Environment, counts: Counter[str]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the query and the line of outcomes.jsonl of each trajectory, and count it."""
+) -> Iterator[tuple[str, run_folder.Outcome]]:
+    """Yield the query and the outcome of each trajectory, and count it."""
     for number, row in read_trajectories(trajectories, environment) if trajectories else ():
         try:
-            line = _make_outcome(file, row, environment.depth)
+            outcome = _make_outcome(file, row, environment.depth)
         except ValueError as error:
             raise DataError(f"{trajectories}, line {number}: {error}") from None
         _count(file, row, environment.depth, counts)
         counts["traced"] += bool(row["steps"])
-        yield row["query_id"], line
+        yield row["query_id"], outcome
 
 
-def _make_untraced(file: RunFile, rows: Iterable[JsonObject], depth: int) -> Iterator[bytes]:
-    """Yield the lines of outcomes.jsonl of queries without a trajectory."""
+def _make_untraced(
+    file: RunFile, rows: Iterable[JsonObject], depth: int
+) -> Iterator[run_folder.Outcome]:
+    """Yield the outcomes of queries without a trajectory."""
     for row in rows:
         try:
-            line = _make_outcome(file, row, depth)
+            outcome = _make_outcome(file, row, depth)
         except ValueError as error:
             raise DataError(f"{file.path}, query {row['query_id']!r}: {error}") from None
-        yield line
+        yield outcome
 
 
 def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, JsonObject]]:
@@ -277,7 +286,7 @@ def _make_trace(row: JsonObject) -> Trace:
     )
 
 
-def _make_outcome(file: RunFile, row: JsonObject, depth: int) -> bytes:
+def _make_outcome(file: RunFile, row: JsonObject, depth: int) -> run_folder.Outcome:
     doc_ids, scores = _find_ranking(file, row)
     outcome: run_folder.Outcome = {
         "query_id": row["query_id"],
@@ -292,7 +301,7 @@ def _make_outcome(file: RunFile, row: JsonObject, depth: int) -> bytes:
         "seconds": row.get("seconds"),
     }
     run_folder.check_new_outcome(outcome)
-    return files.encode_row(outcome)
+    return outcome
 
 
 def _find_ranking(file: RunFile, row: JsonObject) -> tuple[list[str], list[float]]:

@@ -103,6 +103,7 @@ def score(
         "metric": environment.metric,
         "documents": len(environment.documents),
         "candidates": candidates,
+        **({"opaque_ids": True} if environment.release_ids else {}),
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
         "searchers": figures.json(),
@@ -222,6 +223,7 @@ def _score_queries(
     errors = {}
     tag = path.name
     trec = drafts["run.trec"].buffer
+    release_ids = environment.release_ids
     rows = outcomes.rows(query.query_id for query in environment.queries)
     for query, outcome in zip(environment.queries, rows, strict=True):
         query_id = query.query_id
@@ -232,7 +234,8 @@ def _score_queries(
         errors[query_id] = outcome["error"] or ""
         _add_values(values, outcome, outcomes, environment)
         units = collapse_to_units(outcome["ranking"], judgements)
-        trec.write(trec_lines(query_id, units, tag).encode("utf-8", "backslashreplace"))
+        released = [release_ids.get(unit, unit) for unit in units] if release_ids else units
+        trec.write(trec_lines(query_id, released, tag).encode("utf-8", "backslashreplace"))
         relevant = attribute(query_id, outcome, units, judgements)
         losses.add(relevant)
         row = attribution_json(query.text, relevant, outcome, judgements)

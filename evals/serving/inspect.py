@@ -18,6 +18,7 @@ with importing_extra("inspect", __name__):
     from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
     from inspect_ai.tool import Tool, ToolDef
 
+from environments.opaque_ids import reveal
 from evals.running.runner import submission_record
 from evals.scoring.metrics import compute, is_pairwise, ranking_of
 from evals.serving.episode import TOOLS, Episode, EpisodeFactory, query_for_agent
@@ -65,7 +66,11 @@ def metrics_of_ranking(world: EpisodeFactory) -> Scorer:
         values = {
             name: float("nan") if value is None else value for name, value in computed.items()
         }
-        return Score(value=values, answer=episode.submission.answer, metadata={"outcome": outcome})
+        return Score(
+            value=values,
+            answer=episode.submission.answer,
+            metadata={"outcome": reveal(outcome, environment.release_ids)},
+        )
 
     return score
 

@@ -140,7 +140,7 @@ def test_papers_gain_the_graded_labels_and_recall_the_binary_ones(retrieve):
 @pytest.mark.parametrize("task", ["doris_mae", "birco/clinical_trial"])
 def test_birco_ranks_pools_and_gives_the_plain_and_the_resampled_mean(retrieve, task):
     result = retrieve(task, "--json", "--split", "test").json
-    environment = environments.load(task, "mini", "test")
+    environment = environments.load(task, "mini", "test").released
     with (Path(result["run"]) / "scores.csv").open() as file:
         values = {row["query_id"]: row for row in csv.DictReader(file)}
     for query in environment.queries:

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from otlp_receiver import receiving
 from run_folders import run_in, unsealed
 
+import environments
 from environments.base import Judgements
 from evals import export
 from evals.formats.import_run import import_run, make_config
@@ -108,7 +109,11 @@ def test_fractions_stay_fractions_in_qrels_and_it_is_said(make, exported, capsys
     assert "fractions" in capsys.readouterr().err
     written = {tuple(line.split()[::2]): line.split()[3] for line in (folder / "qrels.trec").open()}
     judged = rows_of_run(make("retrieve", "birco/doris_mae"), "attribution.jsonl")
-    grades = {query_id: row["grades"] for query_id, row in judged.items()}
+    names = environments.load("birco/doris_mae", "mini").release_ids
+    grades = {
+        query_id: {names[doc_id]: grade for doc_id, grade in row["grades"].items()}
+        for query_id, row in judged.items()
+    }
     assert written == {
         (query_id, one): f"{grades[query_id][one]:g}"
         for query_id in grades
