@@ -261,8 +261,9 @@ def _check(arguments: argparse.Namespace) -> None:
     for finding in each_announced(f"checking {arguments.task}", checks):
         findings.append(finding)
         if not arguments.json:
-            state = "ok   " if finding.fine else "WRONG"
-            show([f"{state}  {finding.what}: {finding.said}"])
+            state = "ok     " if finding.fine else "WRONG  "
+            is_left_out = finding.what == "left out"
+            show([f"{'' if is_left_out else state}{finding.what}: {finding.said}"])
     if arguments.json:
         print_json([finding._asdict() for finding in findings])
     if wrong := [finding for finding in findings if not finding.fine]:

@@ -31,6 +31,9 @@ OURS = "the split is ours; the paper's figures are over all queries (--split all
 # Columns of a user's own data, as --column names them.
 COLUMNS = ("id", "text", "title", "query_id", "query", "doc_id", "grade")
 
+# What begins the note on columns and files of a user's own data that are not read.
+LEFT_OUT = "Left out: "
+
 # What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB
 # section 6, BIRCO +O).
 INSTRUCTIONS = ("task", "generic", "none")

@@ -109,7 +109,7 @@ class Settings(TypedDict, total=False):
     relevant_from: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     opaque_ids: bool  # programs see other ids than those of the data: environments/opaque_ids.py
     # Files, or folders of them, by their names in tables; the first leads.
-    judgements: dict[str, str]
+    judgements: dict[str, str | list[str]]
     split: DevShare  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=schemas.LARGEST)]  # documents in a ranking
     lens: LensWording | str  # tools/lenses.py: what makes a document relevant
@@ -118,9 +118,10 @@ class Settings(TypedDict, total=False):
     )
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
     columns: dict[str, str]  # as --column
-    # A file or a folder, if several could be meant.
-    files: dict[Literal["documents", "queries"], str]
-    excluded: str  # a file, {query: [documents that it must not see]}
+    # Files or folders, if several could be meant.
+    files: dict[Literal["documents", "queries"], str | list[str]]
+    # A file, {query: [documents that it must not see]}, or "self": the document of the query's id
+    excluded: str
     pools: str  # a file, {query: [documents, which alone it ranks]}
     comparisons: (
         str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
@@ -129,8 +130,9 @@ class Settings(TypedDict, total=False):
     made: dict[str, Any]  # how it was built: evals/build/release.py
 
 
+_TABLES_BESIDE = ("excluded", "pools", "comparisons", "twins")
 # Keys that only a folder can have.
-FILES = ("judgements", "files", "columns", "excluded", "pools", "comparisons", "twins")
+FILES = ("judgements", "files", "columns", *_TABLES_BESIDE)
 
 
 def locate_custom_task(name: str) -> tuple[str, str] | None:
@@ -227,16 +229,19 @@ def load(request: LoadRequest) -> Environment:
             source, judgements.qrels, known, list_missing(judgements.qrels, known)
         )
     judged = environment.judgements[headline]
-    hidden = sum(
-        len(judged.relevant(query.query_id).keys() & query.excluded)
-        for query in environment.queries
-    )
+    hidden = 0
+    for query in environment.queries:
+        relevant = judged.relevant(query.query_id).keys()
+        hidden += len(relevant & query.excluded)
+        if query.candidates is not None:
+            hidden += len(relevant - query.excluded - query.candidates)
+    warnings = [*(collection.warnings or warnings)]
     if hidden:
         warnings.append(
             f"{collection.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
-            f"excluded"
+            f"excluded, or outside of the query's pool"
         )
-    environment = replace(environment, warnings=collection.warnings or tuple(warnings))
+    environment = replace(environment, warnings=tuple(warnings))
     # Of dev alone.
     metrics = tuple(
         name for name in collection.metrics if name != "Triplets" or environment.comparisons
@@ -278,16 +283,7 @@ def _open(request: LoadRequest) -> Environment:
             f"the folder {location} of {request.task} is not there; --data says where it is now"
         )
     settings = read_settings(Path(location))
-    columns = settings.get("columns", {}) | dict(request.columns)
-    files: dict[str, Path] = {
-        table: Path(location, file) for table, file in settings.get("files", {}).items()
-    }
-    reads = {}
-    for name, file in (settings.get("judgements") or {"gold": ""}).items():
-        judged_in = {"judgements": Path(location, file)} if file else {}
-        reads[name] = read_collection(
-            Path(location), request.home, columns, files | judged_in, settings.get("max_p", "")
-        )
+    reads = _read_folder(Path(location), settings, request)
     read = next(iter(reads.values()))
     dev_rule = "the dev queries are the data's" if read.splits else "no query is kept for dev"
     findings = (
@@ -304,21 +300,59 @@ def _open(request: LoadRequest) -> Environment:
     task = replace(
         task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values()))))
     )
-    return _compared(_limited(task, Path(location), settings), Path(location), settings)
+    limited = _limited(task, Path(location), settings, read.pools)
+    return _compared(limited, Path(location), settings)
 
 
-def _limited(task: Environment, folder: Path, settings: Settings) -> Environment:
+def _read_folder(folder: Path, settings: Settings, request: LoadRequest) -> dict[str, Collection]:
+    """Return the collection of a folder with each of its judgements."""
+
+    def list_paths(files: str | Sequence[str]) -> list[Path]:
+        return [folder / file for file in ([files] if isinstance(files, str) else files)]
+
+    files = {table: list_paths(named) for table, named in settings.get("files", {}).items()}
+    judged = {name: list_paths(named) for name, named in settings.get("judgements", {}).items()}
+    beside = [str(setting) for key, setting in settings.items() if key in _TABLES_BESIDE]
+    return {
+        name: read_collection(
+            folder,
+            request.home,
+            settings.get("columns", {}) | dict(request.columns),
+            files | ({"judgements": paths} if paths else {}),
+            settings.get("max_p", ""),
+            request.split,
+            [*chain(*judged.values()), *list_paths(beside)],
+        )
+        for name, paths in (judged or {"gold": []}).items()
+    }
+
+
+def _limited(
+    task: Environment, folder: Path, settings: Settings, top_ranked: Mapping[str, frozenset[str]]
+) -> Environment:
     """Return the task with the documents that each query excludes, and the pool that it ranks."""
     texts = {query.query_id: query.text for query in task.queries}
 
     def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
         return obliq_layout.read_id_lists(folder / file, texts, lest, read_id) if file else {}
 
-    hidden = read(settings.get("excluded"), "a search would show what it must not")
-    pools = read(settings.get("pools"), "there would be nothing to rank")
+    if settings.get("excluded") == "self":
+        hidden: Mapping[str, frozenset[str]] = {
+            query_id: frozenset({query_id} & {*task.documents.doc_ids}) for query_id in texts
+        }
+    else:
+        hidden = read(settings.get("excluded"), "a search would show what it must not")
+    pools = read(settings.get("pools"), "there would be nothing to rank") or top_ranked
+    if pools and (without := [query_id for query_id in texts if query_id not in pools]):
+        raise DataError(
+            f"{folder}: top_ranked has no documents of query {without[0]!r}; there would be nothing "
+            f"to rank"
+        )
     for query_id, pool in pools.items():
         if unknown := [doc_id for doc_id in pool if doc_id not in task.documents]:
-            location = f"{folder / settings['pools']}: the pool of query {query_id!r}"
+            location = (
+                f"{folder / settings.get('pools', 'top_ranked')}: the pool of query {query_id!r}"
+            )
             alike = document_ids.suggest(min(unknown), task.documents)
             raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
     listed = (query.excluded for query in task.queries)  # in the data itself
@@ -339,12 +373,25 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
                 candidates=pool_of,
             )
         )
-    notes = (f"Excluded documents that are not in the corpus: {len(absent):,}.",) if absent else ()
+    notes = [f"Excluded documents that are not in the corpus: {len(absent):,}."] if absent else []
+    if self_found := sum(_finds_itself(query, task.documents) for query in queries):
+        notes.append(
+            f"Queries that are documents of the corpus, with the same id and text: {self_found:,}; BEIR "
+            f'leaves these out of their results, as `excluded = "self"` in {FILE} does.'
+        )
     return replace(
         task,
         queries=tuple(queries),
         notes=(*task.notes, *notes),
     )
+
+
+def _finds_itself(query: Query, documents: Corpus) -> bool:
+    """Return whether a query is shown a document with its own id and text."""
+    document = None if query.query_id in query.excluded else documents.get(query.query_id)
+    if document is None or not document.text.strip():
+        return False
+    return query.text in f"{document.title} {document.text}" or document.text in query.text
 
 
 def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
@@ -473,7 +520,6 @@ def of(
             corpus,
             judged_texts,
             qrels,
-            form="Python data",
             unjudged=frozenset(texts.keys() - judged_texts.keys()),
         ),
         {"gold": qrels},
@@ -520,10 +566,15 @@ def _make(
         task="own/",
         data="",
         split="all",
-        source=read.form,
+        source="",
         documents=read.documents,
         queries=tuple(
-            Query(query_id, text, instruction, read.excluded.get(query_id, frozenset()))
+            Query(
+                query_id,
+                text,
+                read.instructions.get(query_id, instruction),
+                read.excluded.get(query_id, frozenset()),
+            )
             for query_id, text in read.queries.items()
         ),
         judgements={

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import environments
-from environments.base import EmptySplit, Environment, Suite, TaskInfo
+from environments.base import LEFT_OUT, EmptySplit, Environment, Suite, TaskInfo
 from environments.opaque_ids import measure_leak
 from tools import files
 from tools.errors import DataError
@@ -214,7 +214,8 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
     for warning in dict.fromkeys((*test.warnings, *dev.warnings)):
         yield CheckResult("data", False, warning)
     for note in test.notes:
-        yield CheckResult("note", True, note)
+        is_left_out = note.startswith(LEFT_OUT)
+        yield CheckResult("left out" if is_left_out else "note", True, note.removeprefix(LEFT_OUT))
     yield _check_splits(dev, test)
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None

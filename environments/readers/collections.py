@@ -1,322 +1,360 @@
-"""Collections of a user's own, and ports of the benchmarks' tasks, in the forms that collections
-come in.
+"""Collections of a user's own, and ports of the benchmarks' tasks.
 
-A collection is three tables: documents, queries and judgements. The files of a table are those in
-the folder whose names begin with one of its words (`corpus.jsonl.gz`, `queries.dev.tsv`), end with
-it (`robust.qrels`), or stand in a folder of that name (`qrels/test.tsv`, `corpus/0000.parquet`).
-Each is JSON Lines, cells under a header or not, TREC's tags, Parquet, or Arrow as
-`datasets.save_to_disk` writes it. Other names are asked of the package ir_datasets.
+A collection is three tables: documents, queries and judgements; table_files.py says which files
+they are. Each is JSON Lines, a JSON array, cells under a header, Parquet, or TREC's: tags, four
+columns of judgements, two columns of an id and a text. Other names are asked of the package
+ir_datasets.
 
-Dropped and odd rows are counted and reported, and contradictions are refused. The rest of a task
-(objective, metrics) is not read here.
+Nothing is guessed: a column that is used has one of the names below, or is named by the user; if
+two could be meant, it is an error. Columns with something in any row are used or counted as left
+out. Dropped and odd rows are counted and reported, and contradictions are refused.
 """
 
 import os
 import re
 from collections import Counter
 from collections.abc import Collection as Container
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-from environments.base import Grades, Qrels
+from environments.base import COLUMNS, LEFT_OUT, Grades, Qrels
 from environments.folders import leads_outside
-from environments.readers import document_ids, obliq_layout, raw_files
+from environments.readers import document_ids, obliq_layout, raw_files, table_files, trec_tags
 from environments.readers import files as tables
-from environments.readers.obliq_layout import Collection, Contradiction, Placed, TopicFields
+from environments.readers.files import has_content, normalise_column
+from environments.readers.obliq_layout import Collection, Contradiction, Placed
 from environments.readers.raw_files import find_ending
 from tools import files as disk
 from tools.corpus import Corpus
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.installation import explain_missing
 from tools.number_format import choose_verb, plural
-from tools.records import Document, JsonMapping
+from tools.records import Document, JsonObject
 from tools.text import has_unspaced_words
 
-_WORDS = {
-    "documents": ("corpus", "documents", "docs", "collection", "passages"),
-    "queries": ("queries", "topics", "query", "examples"),  # the last is BRIGHT's
-    "judgements": ("qrels", "default", "judgements", "judgments"),  # "default" is MTEB's
-}
-IDS = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno", "pid")
+_Value = TypeVar("_Value")
+_DOCUMENT_IDS = ("_id", "id", "doc_id", "docid", "document_id", "docno", "pid")
+_QUERY_IDS = ("query_id", "qid")
+IDS = (*_DOCUMENT_IDS, *_QUERY_IDS)
 TEXTS = (
-    "text",
-    "contents",
-    "content",
-    "body",
-    "passage",
-    "document",
-    "question",
-    "query",
-    "segment",
-    "abstract",
+    *("text", "contents", "content", "body", "passage", "document"),
+    *("question", "answer", "context", "query", "segment", "abstract"),
     "page_content",  # of LangChain's documents
 )
-# The columns of each table, and the names that files have for them; --column puts another before
-# these.
+# The columns of each table, and the names that files have for them, whatever their capitals, blanks
+# and hyphens; --column names another.
 _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     "documents": {
-        "id": IDS,
+        "id": _DOCUMENT_IDS,
         "text": TEXTS,
         "title": ("title",),
     },
-    "queries": {"query_id": ("query-id", *IDS), "query": ("query", *TEXTS, "title")},
-    "judgements": {
-        "query_id": obliq_layout.QUERY,
-        "doc_id": (*obliq_layout.DOCUMENT, "docno", "pid"),
-        "grade": (*obliq_layout.SCORE, "grade", "rel"),
+    "queries": {
+        "query_id": (*_QUERY_IDS, "_id", "id"),
+        "query": ("query", "text", "question", "contents", "content"),
+        "doc_id": ("gold_ids",),  # BRIGHT's lists of relevant documents, if there are no judgements
+        "excluded_ids": ("excluded_ids",),  # BRIGHT's, of documents that a query must not see
+        "instruction": ("instruction",),  # what is relevant, as FollowIR and InstructIR have it
     },
+    "judgements": {
+        "query_id": _QUERY_IDS,
+        "doc_id": ("corpus_id", *_DOCUMENT_IDS[2:]),
+        "grade": ("score", "relevance", "label", "grade", "rel"),
+    },
+    "pools": {"query_id": _QUERY_IDS, "doc_ids": ("corpus_ids", "doc_ids", "corpus_id", "doc_id")},
 }
-# Columns of queries with lists of documents, as BRIGHT has them: those that are relevant, and those
-# that a query must not see.
-_RELEVANT = "gold_ids"
-_EXCLUDED = "excluded_ids"
+# What each row has to have, and each file in some row.
+_REQUIRED = {
+    "documents": {"id"},
+    "queries": {"query_id", "query"},
+    "judgements": {"query_id", "doc_id", "grade"},
+    "pools": {"query_id", "doc_ids"},
+}
+# Columns of a table in TREC's tags that are joined where --column names no other.
+_OF_TAGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "documents": {"id": ("docno",), "title": trec_tags.TITLES, "text": trec_tags.TEXTS},
+    "queries": {"query": trec_tags.QUERIES},
+}
+_WITHOUT_HEADER = {
+    "documents": ("id", "text"),
+    "queries": ("query_id", "query"),
+    "judgements": ("query_id", "", "doc_id", "grade"),  # nobody reads TREC's second column
+}
 _NONE = "N/A"  # BRIGHT's id in a list without documents
-ITERATION = "iteration"  # TREC's second column of judgements, which nobody reads
-# If there are several, the first is read; "" is any.
-_ENDINGS = (
-    ".parquet",
-    ".arrow",
-    ".jsonl",
-    ".tsv",
-    ".csv",
-    "",
-)
-# Files and folders beside the tables: hidden ones, copies that editors and systems leave, notes,
-# marks of a download.
-_ASIDE = re.compile(
-    r"^\.|^__MACOSX$|^cache-|readme|^_(success|started|committed|metadata|common_metadata)|^(state|dataset_\w+)\.json$"
-    r"|\.(md|toml|py|dvc|lock|log|bak|orig|swp|tmp|part|incomplete|crc|md5|sha\d+)$|~$",
-    re.I,
-)
-# Parts in the folder data/ are the default subset of a data set, as the hub's push_to_hub writes
-# them; MTEB's are its judgements.
-_DEFAULT_SUBSET = re.compile(r"-\d{5}-of-\d{5}\.")
-_FORMS = {
-    ".parquet": "a Hugging Face folder",
-    ".arrow": "a Hugging Face folder",
-    ".tsv": "CSV",
-    ".csv": "CSV",
-}
-_DIGITS = re.compile(r"[0-9]{1,18}")
-_LOOKED_AT = 1000  # rows of a table, for another column with the ids that are wanted
-_DEV = {"train", "training", "dev", "development", "validation", "valid", "val"}
+_NAMED = 5  # columns or files in a message
+
+
+class _Queries(NamedTuple):
+    """What the table of queries has, by query."""
+
+    texts: dict[str, str]
+    splits: dict[str, str]
+    judged: dict[str, Grades]  # by split, of lists of relevant documents
+    excluded: dict[str, frozenset[str]]
+    instructions: dict[str, str]
+
+
+class _Judgements(NamedTuple):
+    """The judgements of all queries that are known."""
+
+    qrels: Grades
+    splits: dict[str, tuple[str, ...]]  # "dev" and "test"
+    unknown: dict[str, int]  # judgements of each query that is judged, and not there
 
 
 def read_collection(
     place: Path,
     home: Path,
     columns: Mapping[str, str] = {},
-    files: Mapping[str, Path] = {},
+    files: Mapping[str, Sequence[Path]] = {},
     separator: str = "",
+    split: str = "all",
+    other_files: Iterable[Path] = (),
 ) -> Collection:
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
     `columns` are the files' names for id, text, title, query_id, query, doc_id and grade, if
-    they are unusual; `files` are the file or folder of "documents", "queries" and "judgements",
-    if there are several; `separator` ends the parent's name in a document's id, if parents
-    are judged. UsageError for a wrong argument, DataError for data that cannot be right.
+    they are unusual; "a+b" joins two. `files` are the files or folders of "documents", "queries"
+    and "judgements", if there are several; `separator` ends the parent's name in a document's id,
+    if parents are judged. Documents that are kept apart by split are those of `split`.
+    `other_files` are read elsewhere, so they are not left out. UsageError for a wrong argument,
+    DataError for data that cannot be right.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
-    documents, queries, judgements = opened = _open_tables(folder, columns, files)
-    form = (
-        "TREC"
-        if ITERATION in judgements.there
-        else _FORMS.get(find_ending(documents.files[0]), "BEIR")
-    )
-    form = form if folder == place else "ir_datasets"
+    opened = _open_tables(folder, columns, files, split)
     counts = Counter[str]()
     try:
-        corpus = documents.open(home, counts)
+        corpus = opened.documents.open(home, counts)
+        asked = _read_queries(opened.queries, counts)
     except Contradiction as error:
-        raise DataError(f"{error}; {documents.settle(error, opened)}") from None
-    try:
-        texts = _read_queries(queries, counts)
-    except Contradiction as error:
-        raise DataError(f"{error}; {queries.settle(error, opened)}") from None
-    notes = []
-    if queries.topic_fields.taken:
-        texts, note = _match_numbers(texts, judgements)
-        notes.append(note)
-    qrels, splits, unknown = _read_judgements(judgements, texts, counts)
-    excluded, note = _read_excluded(queries, qrels)
-    notes.append(note)
-    origin = f"{place} is read as {form}: {', '.join(map(str, opened))}."
+        raise DataError(f"{error}; {_settle(error, opened)}") from None
+    judged = _read_judgements(opened.judgements, counts) or asked.judged
+    if not judged:
+        raise _refuse_unjudged(opened)
+    pools = _read_pools(opened.pools)
+    opened.check_columns(columns)
+    note = ""
+    if opened.queries.has_tags:
+        asked, note = _match_numbers(asked, {*chain(*judged.values())})
+    judgements = _join_splits(judged, asked, counts)
+    qrels = judgements.qrels
+    origin = f"Read from {place}: {', '.join(str(table) for table in opened.list_tables())}."
     if not qrels:
-        reason = _describe_unknown_queries(unknown, texts, corpus, queries, judgements)
-        raise DataError(f"{place}: no query has a judgement: {reason} {origin}")
-    judged = {query_id: texts[query_id] for query_id in qrels}
-    if not any(map(str.strip, judged.values())):
-        raise DataError(
-            f"{place}: no query has a text; --column query=NAME says which column has it. {origin}"
-        )
-    counts["queries without a judgement, left out"] = len(texts) - len(judged)
+        mismatch = document_ids.compare(judgements.unknown, "judgements", asked.texts, "queries")
+        raise DataError(f"{place}: no query has a judgement: {mismatch} {origin}")
+    texts = _select(asked.texts, qrels)
     missing = list_missing(qrels, corpus, separator)
-    column = ""
-    if missing:
-        column = documents.find_column("id", set(missing)) or judgements.find_column(
-            "doc_id", corpus
-        )
-    warnings = check_judged(str(place), qrels, corpus, missing, f"{column} {origin}")
-    if unknown and (alike := document_ids.find_alike(unknown, texts.keys() - judged.keys())):
-        left_out = (
-            f"{plural(len(unknown), 'judged query is', 'judged queries are')} unknown, and left out"
-        )
-        warnings.append(f"{left_out}: {alike.describe('judgements', 'queries')}.")
-    notes.append(_describe_links(opened, folder))
-    oddities = describe_data_issues(judged, qrels, corpus, counts, missing)
+    warnings = check_judged(str(place), qrels, corpus, missing, f" {origin}")
+    unjudged = asked.texts.keys() - qrels.keys()
+    if alike := document_ids.find_alike(judgements.unknown, unjudged):
+        count = plural(len(judgements.unknown), "judged query is", "judged queries are")
+        spelled = alike.describe("judgements", "queries")
+        warnings.append(f"{count} unknown, and left out: {spelled}.")
+    excluded = _select(asked.excluded, qrels)
+    instructions = _select(asked.instructions, qrels)
+    counts["queries without a judgement, left out"] = len(unjudged)
+    counts["queries that excluded_ids keeps documents from"] = len(excluded)
+    counts["queries whose objective is their column instruction"] = len(instructions)
+    counts["queries that rank the pools of top_ranked alone"] = len(_select(pools, qrels))
+    apart = "Each split searches its own documents." if opened.is_apart else ""
+    notes = [note, _describe_left_out(opened, other_files), apart, _describe_links(opened)]
     return Collection(
         corpus,
-        judged,
+        texts,
         qrels,
         excluded=excluded,
-        form=form,
-        splits=splits,
-        unjudged=frozenset(texts.keys() - judged.keys()),
-        said=(origin, *filter(None, notes), *oddities),
+        splits=judgements.splits if all(judgements.splits.values()) or apart else {},
+        unjudged=frozenset(unjudged),
+        instructions=instructions,
+        pools=pools,
+        said=(
+            origin,
+            *filter(None, notes),
+            *describe_data_issues(texts, qrels, corpus, counts, missing),
+        ),
         warnings=tuple(warnings),
     )
 
 
-def _read_excluded(
-    queries: "_CollectionTable", judged: Container[str]
-) -> tuple[dict[str, frozenset[str]], str]:
-    """Return the documents that `judged` queries must not see, and a sentence on them."""
-    excluded = {
-        query_id: frozenset(doc_ids)
-        for _, query_id, doc_ids in queries.read_lists(_EXCLUDED)
-        if doc_ids and query_id in judged
-    }
-    if not excluded:
-        return {}, ""
-    number = plural(len(excluded), "query", "queries")
-    return excluded, f"Documents in {_EXCLUDED} are kept from {number}."
+def _select(table: Mapping[str, _Value], query_ids: Iterable[str]) -> dict[str, _Value]:
+    return {query_id: table[query_id] for query_id in query_ids if query_id in table}
 
 
-def _describe_links(opened: Sequence["_CollectionTable"], folder: Path) -> str:
-    """Return a sentence on the files of the tables that are outside of the folder; "" for none."""
-    linked = [str(path) for table in opened for path in table.files if leads_outside(path, folder)]
-    if not linked:
-        return ""
-    files_are = plural(len(linked), "file is", "files are")
-    return f"{files_are} outside of the folder, by a link or by name: {', '.join(linked[:3])}."
-
-
-def _describe_unknown_queries(
-    unknown: Sequence[str],
-    texts: Mapping[str, str],
-    corpus: Corpus,
-    queries: "_CollectionTable",
-    judgements: "_CollectionTable",
-) -> str:
-    """Return how the ids of judged queries differ from the `texts`, and a column that may fit."""
-    mismatch = document_ids.compare(unknown, "judgements", texts, "queries")
-    column = queries.find_column("query_id", set(unknown))
-    column = column or judgements.find_column("query_id", texts)
-    if not column and unknown[0] in corpus:
-        column = (
-            f" {unknown[0]!r} is a document: are the columns of the judgements in another order?"
-        )
-    return f"{mismatch}{column}"
-
-
-def _read_queries(table: "_CollectionTable", counts: Counter[str]) -> dict[str, str]:
-    queries = dict[str, tuple[str, str]]()  # query_id -> text and place
-    quoted = Counter[str]()
-    for _, location, (name, content) in table.read(quoted):
-        query_id = tables.read_id(name, location)
-        text = tables.check_text(content, location, "query")
-        counts["queries that are there again, counted once"] += query_id in queries
-        before, first_location = queries.setdefault(query_id, (text, location))
-        if before != text:
+def _read_queries(table: "_Table", counts: Counter[str]) -> _Queries:
+    queries = _Queries({}, {}, {}, {}, {})
+    locations = dict[str, str]()
+    for path, location, row in table.read():
+        query_id = tables.read_id(row["query_id"], location)
+        text = tables.check_text(row["query"], location, "query")
+        counts["queries that are there again, counted once"] += query_id in locations
+        before = locations.setdefault(query_id, location)
+        if queries.texts.setdefault(query_id, text) != text:
             raise Contradiction(
-                f"{location}: the query {query_id!r} has another text in {first_location}",
+                f"{location}: the query {query_id!r} has another text in {before}",
                 location,
-                first_location,
+                before,
             )
-    table.note_quoted(quoted, counts)
-    return {query_id: text for query_id, (text, _) in queries.items()}
+        split = table_files.find_split(path, table.folder)
+        queries.splits.setdefault(query_id, split)
+        if instruction := row.get("instruction"):
+            queries.instructions[query_id] = tables.check_text(instruction, location, "instruction")
+        if excluded := table.read_ids(row, "excluded_ids", location):
+            before_ids = queries.excluded.get(query_id, frozenset())
+            queries.excluded[query_id] = before_ids | {*excluded}
+        for doc_id in table.read_ids(row, "doc_id", location):
+            queries.judged.setdefault(split, {}).setdefault(query_id, {})[doc_id] = 1.0
+    return queries
 
 
-def _match_numbers(
-    queries: dict[str, str], judgements: "_CollectionTable"
-) -> tuple[dict[str, str], str]:
-    """Return topics by the numbers that their judgements have for them, and a sentence on those
-    that differ.
-
-    TREC's topics 051 to 099 are judged as 51 to 99.
-    """
-    judged = {
-        tables.read_id(query_id, location) for _, location, (query_id, _, _) in judgements.read()
-    }
-    names = dict[int, list[str]]()  # of judged queries that no topic has as it stands
-    for name in judged - queries.keys():
-        if _DIGITS.fullmatch(name):
-            names.setdefault(int(name), []).append(name)
-    topics = Counter(
-        int(name) for name in queries if _DIGITS.fullmatch(name) and name not in judged
-    )
-    renamed = {}
-    for query_id in queries:
-        if _DIGITS.fullmatch(query_id) and query_id not in judged:
-            matches = names.get(int(query_id), [])
-            if len(matches) == topics[int(query_id)] == 1:
-                renamed[query_id] = matches[0]
-    if not renamed:
-        return queries, ""
-    topic = next(iter(renamed))
-    example = f"e.g. topic {topic} is query {renamed[topic]}"
-    note = (
-        f"Topics are known by the numbers that their judgements have: {example} ({len(renamed):,} "
-        f"of them)."
-    )
-    return {renamed.get(query_id, query_id): text for query_id, text in queries.items()}, note
-
-
-def _read_judgements(
-    table: "_CollectionTable", queries: Mapping[str, str], counts: Counter[str]
-) -> tuple[Grades, dict[str, tuple[str, ...]], list[str]]:
-    """Return the judgements of `queries`, the queries of each split if there are a "dev" and a
-    "test", and others.
-
-    The others are queries that are judged, and not among `queries`.
-    """
-    qrels: Grades = {}
-    chosen: dict[str, set[str]] = {
-        "dev": set(),
-        "test": set(),
-        "": set(),
-    }
-    unknown = dict[str, None]()
-    quoted = Counter[str]()
-    for split, location, (asked, judged, score) in table.read(quoted):
-        query_id = tables.read_id(asked, location)
-        doc_id = tables.read_id(judged, location)
-        grade = tables.check_grade(score, location)
-        if query_id not in queries:
-            counts["judgements of unknown queries, left out"] += 1
-            unknown[query_id] = None
-            continue
-        grades = qrels.setdefault(query_id, {})
+def _read_judgements(table: "_Table", counts: Counter[str]) -> dict[str, Grades]:
+    """Return the judgements of each split."""
+    judged = dict[str, Grades]()
+    for path, location, row in table.read():
+        split = table_files.find_split(path, table.folder)
+        query_id = tables.read_id(row["query_id"], location)
+        doc_id = tables.read_id(row["doc_id"], location)
+        grade = tables.check_grade(row["grade"], location)
+        grades = judged.setdefault(split, {}).setdefault(query_id, {})
         counts["judgements that are there again, counted once"] += doc_id in grades
         if (before := grades.setdefault(doc_id, grade)) != grade:
             raise DataError(
                 f"{location}: {query_id!r} and {doc_id!r} are judged twice, with {before:g} and "
                 f"{grade:g}"
             )
-        chosen[split].add(query_id)
-    table.note_quoted(quoted, counts)
-    test = tuple(query_id for query_id in queries if query_id in chosen["test"])
-    dev = tuple(
-        query_id
-        for query_id in queries
-        if query_id in chosen["dev"] and query_id not in chosen["test"]
+    return judged
+
+
+def _read_pools(table: "_Table") -> dict[str, frozenset[str]]:
+    pools = dict[str, frozenset[str]]()
+    for _, location, row in table.read():
+        query_id = tables.read_id(row["query_id"], location)
+        listed = table.read_ids(row, "doc_ids", location)
+        pools[query_id] = pools.get(query_id, frozenset()) | {*listed}
+    return pools
+
+
+def _match_numbers(asked: _Queries, judged: Container[str]) -> tuple[_Queries, str]:
+    """Return topics by the numbers that their judgements have for them, and a sentence on those
+    that differ.
+
+    TREC's topics 051 to 099 are judged as 51 to 99.
+    """
+    renamed = {}
+    for query_id in asked.texts:
+        plain = query_id.lstrip("0")
+        if query_id not in judged and plain in judged and plain not in asked.texts:
+            renamed[query_id] = plain
+    if not renamed:
+        return asked, ""
+    topic, number = next(iter(renamed.items()))
+    texts = {renamed.get(query_id, query_id): text for query_id, text in asked.texts.items()}
+    splits = {renamed.get(query_id, query_id): split for query_id, split in asked.splits.items()}
+    return asked._replace(texts=texts, splits=splits), (
+        f"Topics are known by the numbers that their judgements have: e.g. topic {topic} is query "
+        f"{number} ({len(renamed):,} of them)."
     )
-    in_order = {query_id: qrels[query_id] for query_id in queries if query_id in qrels}
-    return in_order, {"dev": dev, "test": test} if dev and test else {}, list(unknown)
+
+
+def _join_splits(
+    judged: Mapping[str, Grades], asked: _Queries, counts: Counter[str]
+) -> _Judgements:
+    """Return all judgements, those of a query by one split alone.
+
+    Queries are split as their judgements are, or else as their own files.
+    """
+    qrels: Grades = {}
+    dev = set()
+    for split in ("test", "", "dev", "train"):
+        for query_id, grades in judged.get(split, {}).items():
+            if query_id in qrels:
+                counts["judgements of dev for queries of test, left out"] += len(grades)
+                continue
+            qrels[query_id] = grades
+            if (split or asked.splits.get(query_id)) in ("dev", "train"):
+                dev.add(query_id)
+    unknown = {query_id: len(qrels[query_id]) for query_id in qrels if query_id not in asked.texts}
+    counts["judgements of unknown queries, left out"] = sum(unknown.values())
+    in_order = _select(qrels, asked.texts)
+    splits = {
+        "dev": tuple(query_id for query_id in in_order if query_id in dev),
+        "test": tuple(query_id for query_id in in_order if query_id not in dev),
+    }
+    return _Judgements(in_order, splits, unknown)
+
+
+def _describe_left_out(opened: "_Tables", other_files: Iterable[Path]) -> str:
+    """Return a sentence on the columns and files that are not read; "" for none."""
+    columns = [
+        f"{column} in {plural(count, table.unit, table.units)}"
+        for table in opened.list_tables()
+        for column, count in table.tally.columns.most_common()
+        if column not in table.tally.used
+    ]
+    read = [path for table in opened.list_tables() for path in table.files]
+    used = {path.resolve() for path in chain(read, opened.apart, other_files)}
+    listed = chain.from_iterable(opened.found.of_table.values())
+    unread = [path for path in listed if path.resolve() not in used]
+    others = [name for name in opened.found.others if (opened.folder / name).resolve() not in used]
+    files = [*(os.path.relpath(path, opened.folder) for path in unread), *others]
+    parts = [
+        f"{plural(len(names), unit)} ({_list_some(names)})"
+        for names, unit in ((columns, "column"), (files, "file"))
+        if names
+    ]
+    return f"{LEFT_OUT}{'; '.join(parts)}." if parts else ""
+
+
+def _list_some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"{', '.join(f'{name:.80}' for name in names[:_NAMED])}{more}"
+
+
+def _describe_links(opened: "_Tables") -> str:
+    """Return a sentence on the files of the tables that are outside of the folder; "" for none."""
+    linked = [
+        str(path)
+        for table in opened.list_tables()
+        for path in table.files
+        if leads_outside(path, opened.folder)
+    ]
+    if not linked:
+        return ""
+    files_are = plural(len(linked), "file is", "files are")
+    return f"{files_are} outside of the folder, by a link or by name: {', '.join(linked[:3])}."
+
+
+def _settle(contradiction: Contradiction, opened: "_Tables") -> str:
+    """Return advice about two rows with the same id.
+
+    A file of that name is meant in every table that has several: BRIGHT's are domains.
+    """
+    if len({*contradiction.files}) == 1:
+        return "mend one of them"
+    name = Path(min(contradiction.files, key=len)).name
+    items = [
+        f'{table.name} = "{os.path.relpath(path, opened.folder)}"'
+        for table in opened.list_tables()
+        for path in table.files
+        if len(table.files) > 1 and path.name == name
+    ]
+    files_are = choose_verb(len(items), "file is", "files are")
+    return (
+        f"mend one of them, or say which {files_are} meant: a line "
+        f"`files = {{ {', '.join(items)} }}` in its benchmark.toml"
+    )
+
+
+def _refuse_unjudged(opened: "_Tables") -> DataError:
+    message = table_files.explain_absence(opened.folder, "judgements", opened.found)
+    if opened.judgements.files:
+        message = f"{opened.judgements.files[0]} has no rows, so there are no judgements"
+    lists = ", ".join(opened.queries.lists)
+    taken = f"; --column doc_id=NAME takes a list of each query: {lists}" if lists else ""
+    return DataError(f"{message}{taken}")
 
 
 def list_missing(qrels: Qrels, documents: Container[str], separator: str = "") -> list[str]:
@@ -411,404 +449,267 @@ def describe_data_issues(
     ]
 
 
-class _CollectionTable:
+class _Table:
     """A table of a collection: its files, and the columns that are taken from them."""
 
     def __init__(
         self,
         folder: Path,
         name: str,
-        files: list[Path],
+        files: Sequence[Path],
         columns: Mapping[str, str],
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self.name = name
         self.files = files
-        if not files:
-            raise DataError(f"{folder} has no {name}: {_say_absence(folder, name)}")
-        ours = _COLUMNS[name].items()
-        self._names = {our: (*filter(None, [columns.get(our)]), *names, our) for our, names in ours}
-        self._named = {columns[our] for our in self._names if our in columns}  # by the user
-        self.topic_fields = TopicFields(columns.get("query", ""))
-        self._is_one_object = False
-        # Spark writes parts without rows, often the first.
-        rows = ((path, row) for path in files for _, row in self._rows(path, Counter()))
-        first_file, first = next(rows, (files[0], {}))
-        if not first:
-            raise DataError(f"{first_file} has no rows, so there are no {name}")
-        self.there = set(first)
-        self._taken = {our: self._take(our, first) for our in self._names}
-        if lacking := next(
-            (our for our, column in self._taken.items() if not column and our != "title"), None
-        ):
-            has = ", ".join(map(tables.abbreviate, first))
-            if self._is_one_object:
-                form = f"one JSON object with the keys {has:.200}, and no table of {name}"
-                raise DataError(
-                    f"{first_file} is {form}; write one object a line, or --column {lacking}=NAME"
-                )
-            headed = (
-                " (the first line of a .csv file names its columns)"
-                if find_ending(first_file) == ".csv"
-                else ""
-            )
-            remedy = f"--column {lacking}=NAME says which it is"
-            raise DataError(f"{first_file} has no known {lacking}{headed}; {remedy}: {has:.300}")
-
-    def _take(self, our: str, first: JsonMapping) -> str:
-        """Return the file's name for a column of ours; the name is added to those that are known,
-        if need be.
-        """
-        if taken := next((name for name in self._names[our] if name in first), ""):
-            return taken
-        for name in self._names[our]:
-            for column in first:
-                if tables.match_column(column, (name,)):
-                    self._names[our] = (column, *self._names[our])
-                    return column
-        return ""
+        # "documents", "document"; what a row is called where it is counted
+        self.units = name
+        self.unit = {"queries": "query"}.get(name, name[:-1])
+        self.tally = obliq_layout.Tally()
+        self.lists = dict[str, None]()  # the columns that have lists
+        self.has_tags = False
+        self._known = dict(_COLUMNS[name])
+        # Of a column of ours, those that --column names, or TREC's tags, which are joined.
+        self._joined = {
+            our: tuple(map(normalise_column, re.split("[+,]", columns[our])))
+            for our in self._known
+            if our in columns
+        }
+        self._named = columns
+        self._normalised = _NormalisedNames()
+        self._seen = set[str]()  # our columns that the present file has
+        self._chosen = dict[str, str]()  # and what it calls those that have something in them
 
     def __str__(self) -> str:
         more_files = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        shown_path = os.path.relpath(self.files[0], self._folder)
-        columns = ", ".join(filter(None, self._taken.values()))
-        if self.topic_fields.taken:
-            columns = str(self.topic_fields)
-        return f"{self.name} from {shown_path}{more_files} ({columns})"
+        shown_path = os.path.relpath(self.files[0], self.folder)
+        return f"{self.name} from {shown_path}{more_files} ({', '.join(self.tally.used)})"
 
-    def split(self, path: Path) -> str:
-        """Return "dev", "test" or "", by the name of one of the files."""
-        words = {*re.split(r"[^a-z]+", os.path.relpath(path, self._folder).lower())}
-        return "test" if "test" in words else "dev" if words & _DEV else ""
-
-    def read(self, counts: Counter[str] | None = None) -> Iterator[tuple[str, str, list[Any]]]:
-        """Yield (split, place, the values of our columns) of each row; a title that is not there is
-        None.
-
-        `counts` says how many cells were unquoted.
+    def read(self) -> Iterator[tuple[Path, str, JsonObject]]:
+        """Yield (file, place, values by our columns) of each row, and count the columns that have
+        something in it.
         """
+        columns = self.tally.columns
+        columns.clear()
+        self.tally.used.clear()
+        path = None
         for path in self.files:
-            split = self.split(path)
-            for location, row in self._rows(path, Counter() if counts is None else counts):
-                if self.name == "documents":
-                    row.setdefault("title", None)
-                yield (
-                    split,
-                    location,
-                    [tables.pick_column(location, row, *names) for names in self._names.values()],
-                )
+            self._seen.clear()
+            self._chosen.clear()
+            location = ""
+            for location, row in self._rows(path):
+                flat = _flatten(row)
+                columns.update(name for name, value in flat.items() if has_content(value))
+                if self.name == "queries":
+                    self.lists |= {name: None for name, value in flat.items() if _is_list(value)}
+                yield path, location, self._choose(flat, location)
+            if location and self.name == "documents" and "text" not in self._seen:
+                raise self._refuse_row("text", flat, str(path))
+        if path and not columns:
+            raise DataError(f"{path} has no rows, so there are no {self.name}")
 
-    def read_lists(self, column: str) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield (place, query, documents) of the lists in a column of queries; nothing without it."""
-        for path in self.files if column in self.there else ():
-            for location, row in self._rows(path, Counter()):
-                query_id = tables.pick_column(location, row, *self._names["query_id"])
-                doc_ids = row.get(column) or []
-                if not isinstance(doc_ids, list):
+    def _choose(self, row: JsonObject, location: str) -> JsonObject:
+        """Return the values of our columns in a row. DataError if two could be one of them."""
+        names = {self._normalised[name]: name for name in row}
+        values = {}
+        for our, known in self._known.items():
+            wanted = self._joined.get(our, ())
+            if self.has_tags and not wanted:
+                wanted = _OF_TAGS.get(self.name, {}).get(our, ())
+            if wanted and (our != "query_id" or names.keys() & {*wanted}):
+                there = [names[name] for name in wanted if name in names]
+                present = [name for name in there if has_content(row[name])]
+            else:
+                there = [names[name] for name in known if name in names]
+                present = [name for name in there if has_content(row[name])]
+                if present and {self._chosen.get(our, present[0]), *present} != {present[0]}:
+                    raise _refuse_two(our, [self._chosen.get(our, ""), *present], location)
+            if there:
+                self._seen.add(our)
+                if present:
+                    self._chosen[our] = present[0]
+                self.tally.used.update(present)
+                values[our] = row[(present or there)[0]]
+                if len(present) > 1:
+                    texts = [tables.check_text(row[name], location, name) for name in present]
+                    values[our] = ("\n" if our == "text" else " ").join(texts)
+            elif our in _REQUIRED[self.name]:
+                raise self._refuse_row(our, row, location)
+        return values
+
+    def _refuse_row(self, our: str, row: JsonObject, location: str) -> SextantError:
+        if our in self._joined:
+            return UnknownName(f"column of {location} for {our}", self._named[our], row)
+        has = ", ".join(map(tables.abbreviate, row))
+        return DataError(
+            f"{location}: no column is known as the {our} of {self.name}; --column {our}=NAME says "
+            f"which it is: {has:.300}. A row is a JSON object a line, or cells below a first line "
+            f"that names the columns"
+        )
+
+    def read_ids(self, row: JsonObject, our: str, location: str) -> list[str]:
+        """Return the ids in a cell: a list of ids, or of objects that have an id."""
+        doc_ids = []
+        column = self._chosen.get(our, our)
+        others = set()
+        value = row.get(our)
+        for entry in value if isinstance(value, list) else [value]:
+            if isinstance(entry, dict):
+                names = [name for name in entry if normalise_column(name) in _DOCUMENT_IDS]
+                if len(names) != 1:
+                    has = ", ".join(map(tables.abbreviate, entry))
                     raise DataError(
-                        f"{location}: {column} is {tables.abbreviate(doc_ids)}, and no list of ids"
+                        f"{location}: {column} is a list of objects, of which one field should be "
+                        f"the id ({', '.join(_DOCUMENT_IDS)}): {has:.300}"
                     )
-                listed = [tables.read_id(doc_id, location) for doc_id in doc_ids if doc_id != _NONE]
-                yield location, tables.read_id(query_id, location), listed
+                others |= {name for name in entry if name != names[0] and has_content(entry[name])}
+                entry = entry[names[0]]
+            if entry not in (None, "", _NONE):
+                doc_ids.append(tables.read_id(entry, location))
+        self.tally.columns.update(f"{column}.{name}" for name in others)
+        return doc_ids
 
-    def find_column(self, our: str, wanted: Container[str]) -> str:
-        """Return the end of a message: another column than is taken has one of the `wanted`
-        ids; "" for none.
-        """
-        rows = chain.from_iterable(self._rows(path, Counter()) for path in self.files)
-        for _, row in islice(rows, _LOOKED_AT):
-            for column, value in row.items():
-                if (
-                    column in self._taken.values()
-                    or column == ITERATION
-                    or not isinstance(value, str | int)
-                ):
-                    continue
-                if str(value) in wanted:
-                    return (
-                        f" The column {column!r} of the {self.name} has {str(value)!r}: --column "
-                        f"{our}={column}."
-                    )
-        return ""
+    def ignore(self, our: str) -> None:
+        """Leave a column of ours out."""
+        self._known.pop(our)
 
     def open(self, home: Path, counts: Counter[str]) -> Corpus:
         """Open the corpus of a table of documents."""
-        has_title = self._taken["title"] != self._taken["text"]
 
         def read() -> Iterator[Placed]:
-            quoted = Counter[str]()
-            for _, location, (doc_id, text, title) in self.read(quoted):
-                text = tables.check_text(text, location, optional=True)
-                title = (
-                    tables.check_text(title, location, "title", optional=True) if has_title else ""
-                )
-                yield location, Document(tables.read_id(doc_id, location), text, title)
-            self.note_quoted(quoted, counts)
+            for _, location, row in self.read():
+                text = tables.check_text(row.get("text"), location, optional=True)
+                title = tables.check_text(row.get("title"), location, "title", optional=True)
+                yield location, Document(tables.read_id(row["id"], location), text, title)
 
-        return obliq_layout.open_corpus(home, self.files, read, counts, repr(self._names))
+        if "title" not in self._joined and "title" in self._joined.get("text", ()):
+            self.ignore("title")
+        corpus = obliq_layout.open_corpus(home, self.files, read, self.tally, repr(self._joined))
+        counts.update(self.tally.counts)
+        return corpus
 
-    def note_quoted(self, quoted: Counter[str], counts: Counter[str]) -> None:
-        """Note in `counts` how many cells of the table were unquoted."""
-        if quoted[tables.QUOTED]:
-            label = f"cells of {self.name} without the quotation marks that csv has put around them"
-            counts[label] = quoted[tables.QUOTED]
-
-    def settle(self, contradiction: Contradiction, opened: Sequence["_CollectionTable"]) -> str:
-        """Return advice about two rows with the same id in a collection of the tables `opened`.
-
-        A file of that name is meant in every table that has several: BRIGHT's are domains.
-        """
-        second_file, before = contradiction.files
-        if second_file != before:
-            file = Path(min(second_file, before, key=len))
-            meant = {self.name: file}
-            for table in opened:
-                same_domain = [path for path in table.files if path.name == file.name]
-                if len(table.files) > len(same_domain) == 1 and table.files != self.files:
-                    meant[table.name] = same_domain[0]
-            items = [
-                f'{name} = "{os.path.relpath(path, self._folder)}"' for name, path in meant.items()
-            ]
-            files_are = choose_verb(len(items), "file is", "files are")
-            return (
-                f"mend one of them, or say which {files_are} meant: a line "
-                f"`files = {{ {', '.join(items)} }}` in its benchmark.toml"
-            )
-        our = "id" if self.name == "documents" else "query_id"
-        alternatives = [
-            name for name in self._names[our] if name in self.there and name != self._taken[our]
-        ]
-        if alternatives:
-            return f"mend one of them, or take another column for the id: --column {our}={alternatives[0]}"
-        return "mend one of them"
-
-    def _rows(self, path: Path, counts: Counter[str]) -> tables.Rows:
-        if find_ending(path) in tables.PACKED:
+    def _rows(self, path: Path) -> tables.Rows:
+        self.has_tags = False
+        if find_ending(path) == tables.PARQUET:
             return tables.read_rows([path])
         first = next(raw_files.read_lines(path), (0, ""))[1].strip()
         if first.startswith(("{", "[")):
-            return self._json_rows(path)
-        if first.startswith("<") and self.name == "queries":
-            return obliq_layout.read_topics(path, self.topic_fields)
-        if first.startswith("<") and self.name == "documents":
-            return obliq_layout.read_trec_documents(path)
-        return self._cells(path, first, counts)
+            return tables.read_records(path)
+        if first.startswith("<") and self.name in _OF_TAGS:
+            self.has_tags = True
+            is_queries = self.name == "queries"
+            self._known |= {"query_id": trec_tags.NUMBERS} if is_queries else {}
+            return (trec_tags.read_topics if is_queries else trec_tags.read_documents)(path)
+        return self._read_cells(path, first)
 
-    def _json_rows(self, path: Path) -> tables.Rows:
-        """Yield (place, row) of each object of a file, or of each entry if it is one
-        object with entries by id.
-        """
-        rows = tables.read_records(path)
-        first_two = list(islice(rows, 2))
-        column_names = {name for names in self._names.values() for name in names}
-        if len(first_two) == 1 and not column_names & first_two[0][1].keys():
-            self._is_one_object = True
-            entries = list(self._list_entries(path, first_two[0][1]))
-            if entries:
-                return iter(entries)
-        return chain(first_two, rows)
-
-    def _list_entries(self, path: Path, table: JsonMapping) -> tables.Rows:
-        """Yield (place, row) of each entry of a whole table that is one object by id; nothing if it
-        is none.
-        """
-        if self.name == "judgements":
-            if not all(isinstance(entry, dict | list) for entry in table.values()):
-                return
-            for query_id, entry in table.items():
-                location = f"{path}, entry {tables.abbreviate(query_id)}"
-                graded = (
-                    entry.items() if isinstance(entry, dict) else ((doc_id, 1) for doc_id in entry)
-                )
-                for doc_id, grade in graded:
-                    yield (
-                        location,
-                        {
-                            "query_id": query_id,
-                            "doc_id": doc_id,
-                            "grade": grade,
-                        },
-                    )
-            return
-        name, text = ("id", "text") if self.name == "documents" else ("query_id", "query")
-        # In a file of one object a line, a text is that of a column.
-        is_lines = find_ending(path) in (".jsonl", ".ndjson")
-        if not all(isinstance(entry, dict if is_lines else dict | str) for entry in table.values()):
-            return
-        for key, entry in table.items():
-            row = entry if isinstance(entry, dict) else {text: entry}
-            has_id = any(column in row for column in self._names[name])
-            yield f"{path}, entry {tables.abbreviate(key)}", row if has_id else {name: key, **row}
-
-    def _cells(
-        self,
-        path: Path,
-        first: str,
-        counts: Counter[str],
-    ) -> tables.Rows:
+    def _read_cells(self, path: Path, first: str) -> tables.Rows:
         """Yield (place, row) of each line of cells; the first line names the columns, or is a row
         of the usual names.
         """
-        column_names = {name for names in self._names.values() for name in names}
-        separator = self._choose_separator(path, first, column_names)
         is_csv = find_ending(path) == ".csv"
-        if is_csv or self._is_header(_split(first, separator), column_names):
-            yield from tables.read_headed(path, column_names, separator, counts)
+        separator: str | None = "\t"
+        if is_csv:
+            separator = tables.find_separator(path)
+        elif self.name == "judgements" and "\t" not in first:
+            separator = None  # any run of blanks
+        header = {
+            normalise_column(cell.strip('"')) for cell in (first.split(separator) if first else ())
+        }
+        named = {*chain(*self._joined.values())}
+        if is_csv or header & named or len(header & {*chain(*self._known.values())}) > 1:
+            yield from tables.read_headed(path, (), separator)
             return
-        header = [our for our in self._names if our != "title"]
-        header[1:1] = [ITERATION] * (self.name == "judgements")
+        names = _WITHOUT_HEADER.get(self.name, ())
         form = (
-            f" ({', '.join(header)}), or a first line that names the columns; --column says how "
+            f" ({', '.join(filter(None, names))}), or a first line that names the columns; --column says how "
             f"they are called"
         )
-        for location, cells in tables.read_cells(path, len(header), separator, form, counts):
-            yield location, dict(zip(header, cells, strict=True))
-
-    def _is_header(self, cells: Sequence[str], column_names: Container[str]) -> bool:
-        columns = [column for cell in cells if (column := tables.match_column(cell, column_names))]
-        return len(columns) > 1 or bool(self._named & set(columns))
-
-    def _choose_separator(
-        self,
-        path: Path,
-        first: str,
-        column_names: Container[str],
-    ) -> str | None:
-        """Return the separator of cells: None is any run of blanks."""
-        if find_ending(path) == ".csv":
-            return tables.find_separator(path)
-        if "\t" in first:
-            return "\t"
-        if (separator := tables.find_separator(path)) in first and self._is_header(
-            _split(first, separator), column_names
-        ):
-            return separator
-        return None if self.name == "judgements" else "\t"
+        for location, cells in tables.read_cells(path, len(names), separator, form):
+            yield location, {name: cell for name, cell in zip(names, cells, strict=True) if name}
 
 
-class _ListedJudgements(_CollectionTable):
-    """Judgements that are lists of relevant documents in a column of the queries."""
+class _NormalisedNames(dict[str, str]):
+    """The names of columns as they are compared; each is worked out once."""
 
-    def __init__(self, folder: Path, queries: _CollectionTable, column: str) -> None:
-        self._folder = folder
-        self._queries = queries
-        self._taken = {"doc_id": column}
-        self.name = "judgements"
-        self.files = queries.files
-        self.there = queries.there
-        self.topic_fields = TopicFields("")
-
-    def read(self, counts: Counter[str] | None = None) -> Iterator[tuple[str, str, list[Any]]]:
-        """Yield (split, place, the query, a document and the grade 1) of each document of a list."""
-        for location, query_id, doc_ids in self._queries.read_lists(self._taken["doc_id"]):
-            split = self.split(Path(location.rpartition(", ")[0]))
-            for doc_id in doc_ids:
-                yield split, location, [query_id, doc_id, 1]
-
-    def find_column(self, our: str, wanted: Container[str]) -> str:
-        """Return "": other columns have no lists."""
-        return ""
+    def __missing__(self, name: str) -> str:
+        self[name] = normalise_column(name)
+        return self[name]
 
 
-def _split(line: str, separator: str | None) -> list[str]:
-    if separator == "\t":
-        return tables.split_tabs(line).cells
-    return [cell.strip().strip('"') for cell in line.split(separator)]
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _flatten(row: JsonObject) -> JsonObject:
+    """Return a row with the keys of objects among its columns, as metadata.url."""
+    if not any(isinstance(value, dict) for value in row.values()):
+        return row
+    flat: JsonObject = {}
+    for name, value in row.items():
+        inside = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{key}": cell for key, cell in inside} or {name: value}
+    return flat
+
+
+def _refuse_two(our: str, columns: Sequence[str], location: str) -> DataError:
+    names = [*dict.fromkeys(filter(None, columns))]
+    joined = (
+        f", and {our}={'+'.join(names)} joins them" if our in ("text", "query", "title") else ""
+    )
+    return DataError(
+        f"{location}: {' and '.join(names)} could both be the {our}; --column {our}={names[0]} says "
+        f"which it is{joined}"
+    )
+
+
+class _Tables(NamedTuple):
+    """The tables of a collection."""
+
+    folder: Path
+    found: table_files.TableFiles
+    documents: _Table
+    queries: _Table
+    judgements: _Table  # without files if they are lists in the queries
+    pools: _Table  # the same if there are none
+    is_apart: bool  # documents are kept apart by split
+    apart: Sequence[Path]  # the files of the other splits
+
+    def list_tables(self) -> list[_Table]:
+        """Return the tables that have files."""
+        every = (self.documents, self.queries, self.judgements, self.pools)
+        return [table for table in every if table.files]
+
+    def check_columns(self, columns: Mapping[str, str]) -> None:
+        """Raise UnknownName for a column of ours or of the files that is in no row."""
+        for our, joined in columns.items():
+            read = [table for table in self.list_tables() if our in _COLUMNS[table.name]]
+            if not read or our not in COLUMNS:
+                raise UnknownName("--column", our, COLUMNS)
+            present = [name for table in read for name in table.tally.columns]
+            known = {*map(normalise_column, present)}
+            for column in re.split("[+,]", joined):
+                if normalise_column(column) not in known:
+                    raise UnknownName(f"column of {self.folder} for {our}", column, present)
 
 
 def _open_tables(
-    place: Path, columns: Mapping[str, str], files: Mapping[str, Path]
-) -> list[_CollectionTable]:
-    folder = place if find_files(place, "documents") else place / "data"  # where the hub has them
-    opened = list[_CollectionTable]()
-    for name in _COLUMNS:
-        paths = list_inside(files[name]) if name in files else find_files(folder, name)
-        listed = columns.get("doc_id", _RELEVANT)
-        if name == "judgements" and not paths and listed in opened[-1].there:
-            opened.append(_ListedJudgements(place, opened[-1], listed))
-        else:
-            opened.append(_CollectionTable(place, name, paths, columns))
-    for our, column in columns.items():
-        tables_of_column = [table for table in opened if our in _COLUMNS[table.name]]
-        if not tables_of_column:
-            raise UnknownName(
-                "--column", our, {name for names in _COLUMNS.values() for name in names}
-            )
-        present = set[str]().union(*(table.there for table in tables_of_column))
-        if not tables.match_column(column, present):
-            raise UnknownName(
-                f"column of {place} for {our}", column, {name[:60] for name in present}
-            )
-    return opened
-
-
-def list_inside(path: Path) -> list[Path]:
-    """Return the files in a folder and below, or the file itself; not files that are hidden or not
-    data.
-    """
-    if not path.is_dir():
-        return [path]
-    return [
-        inside
-        for inside in sorted(disk.walk(path))
-        if inside.is_file() and not any(map(_ASIDE.search, inside.relative_to(path).parts))
-    ]
-
-
-def find_files(folder: Path, name: str) -> list[Path]:
-    """Return the files of the table `name` ("documents", "queries" or "judgements") in a
-    folder; [] without any.
-    """
-    entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    for word in _WORDS[name]:
-        paths = []
-        for entry in entries:
-            low = entry.name.lower()
-            if _ASIDE.search(entry.name):
-                continue
-            if entry.is_file() and (low.startswith(word) or f".{word}" in low):
-                paths.append(entry)
-            elif entry.is_dir() and low in (
-                word,
-                *(f"{word}{ending}" for ending in (*_ENDINGS, ".json")),
-            ):
-                paths += list_inside(entry)
-        for ending in _ENDINGS if paths else ():
-            if chosen := [path for path in paths if find_ending(path) == ending or not ending]:
-                return tables.check_parts(sorted(chosen))
-    if name == "judgements" and (folder / "data").is_dir():
-        inside = list_inside(folder / "data")
-        return tables.check_parts(list(filter(_is_default_subset, inside)))
-    return []
-
-
-def _is_default_subset(path: Path) -> bool:
-    return bool(_DEFAULT_SUBSET.search(path.name))
-
-
-def _say_absence(folder: Path, name: str) -> str:
-    """Return why a folder has no file of a table, and how to say which it is."""
-    inside = chain.from_iterable(folder.glob(f"{word}/*") for word in _WORDS[name])
-    named = (path for path in folder.iterdir() if path.name.lower().startswith(_WORDS[name]))
-    for path in chain(named, inside):
-        if path.is_symlink() and not path.exists():
-            return (
-                f"{path.relative_to(folder)} is a link to a file that is not there "
-                f"({path.readlink()}); fetch that"
-            )
-    words = f"{' or '.join(_WORDS[name])} (.jsonl, .csv, .parquet, ...)"
-    absent = f"no file or folder is called {words}"
-    # An archive has a folder of its name, and the hub's cache has snapshots/REVISION.
-    for inner in (*sorted(folder.glob("*/")), *sorted(folder.glob("*/*/"))):
-        if find_files(inner, name) and not _ASIDE.search(inner.name):
-            return f"{absent}; {inner.relative_to(folder)} in it has them: give {inner}"
-    entries = [path.name for path in sorted(folder.iterdir()) if not _ASIDE.search(path.name)]
-    if not entries:
-        return absent
-    key = "judgements = { gold" if name == "judgements" else f"files = {{ {name}"
-    line = f'{key} = "NAME" }}'
-    has = ", ".join(map(tables.abbreviate, entries))
-    return f"{absent}; a line `{line}` in its benchmark.toml says which it is: {has:.300}"
+    folder: Path,
+    columns: Mapping[str, str],
+    files: Mapping[str, Sequence[Path]],
+    split: str,
+) -> _Tables:
+    found = table_files.find_tables(folder)
+    named = {name: [*chain(*map(table_files.list_inside, paths))] for name, paths in files.items()}
+    of_table = {name: found.of_table.get(name, []) for name in _COLUMNS} | named
+    for name in ("documents", "queries"):
+        if not of_table[name]:
+            raise DataError(table_files.explain_absence(folder, name, found))
+    chosen, is_apart = table_files.choose_split(of_table, folder, split)
+    opened = {name: _Table(folder, name, chosen[name], columns) for name in _COLUMNS}
+    if chosen["judgements"]:
+        opened["queries"].ignore("doc_id")
+    apart = [*chain(*of_table.values())] if is_apart else []
+    return _Tables(folder, found, **opened, is_apart=is_apart, apart=apart)
 
 
 def _keep_package(name: str, home: Path) -> Path:
@@ -868,23 +769,22 @@ def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
 
     DataError, which says `lacks` if there is none.
     """
-    has_corpus = any(find_files(path, "documents") for path in (folder, folder / "data"))
+    has_corpus = table_files.find_tables(folder).of_table.get("documents")
     if lacks and (not has_corpus or (folder / "queries+qrels").exists()):
         raise DataError(lacks)
-    documents, queries, judgements = _open_tables(folder, {}, {})
-    splits = {path: judgements.split(path) for path in judgements.files}
-    if test := [path for path, split in splits.items() if split == "test"]:
-        judgements.files = test
-    elif len(splits) > 1 and "dev" in splits.values():
-        raise DataError(
-            f"{folder} has judgements of several splits and no test split; leave one of them"
-        )
+    opened = _open_tables(folder, {}, {}, "test")
     counts = Counter[str]()
-    corpus = documents.open(home, counts)
-    texts = _read_queries(queries, counts)
-    qrels, _, _ = _read_judgements(judgements, texts, counts)
-    if not qrels or (strange := counts["judgements of unknown queries, left out"]):
+    corpus = opened.documents.open(home, counts)
+    texts = _read_queries(opened.queries, counts).texts
+    judged = _read_judgements(opened.judgements, counts)
+    if judged and not judged.keys() & {"test", ""}:
+        raise DataError(f"{folder} has judgements of the split {min(judged)}, and none of test")
+    qrels = judged.get("test") or judged.get("", {})
+    strange = sum(len(grades) for query_id, grades in qrels.items() if query_id not in texts)
+    if not qrels or strange:
         raise DataError(
-            f"{folder}: {strange if qrels else 'all'} of the {judgements} are not of the {queries}"
+            f"{folder}: {strange if qrels else 'all'} of the {opened.judgements} are not of the "
+            f"{opened.queries}"
         )
-    return Collection(corpus, {query_id: texts[query_id] for query_id in qrels}, qrels)
+    in_order = {query_id: qrels[query_id] for query_id in texts if query_id in qrels}
+    return Collection(corpus, {query_id: texts[query_id] for query_id in in_order}, in_order)

@@ -1,4 +1,4 @@
-"""Tables of data sets (JSON, JSON Lines, cells, Parquet, Arrow) as rows, and checks of their cells.
+"""Tables of data sets (JSON Lines, a JSON array, cells, Parquet) as rows, and checks of their cells.
 
 Every error is a DataError that names the file and the line or row. raw_files.py has the bytes and the
 lines.
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from environments.readers.raw_files import (
     check_data,
@@ -31,12 +31,11 @@ from tools.records import JsonObject
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
-# Characters of a file of JSON that is not one object a line, which is held in memory.
+# Bytes of a file of one JSON array, which is held in memory.
 LARGEST_JSON = 512 << 20
 EXACT = 1 << 53  # from here on not every whole number has a float of its own
-PACKED = (".parquet", ".arrow")
+PARQUET = ".parquet"
 ONE_A_LINE = "; write one object a line"
-QUOTED = "quoted"  # the key of counts for cells that csv has put quotation marks around
 
 Rows = Iterator[tuple[str, JsonObject]]  # of a table: (place for messages, cells by column)
 
@@ -51,11 +50,8 @@ _UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 _USUAL_GRADES = {str(grade): float(grade) for grade in range(-10, 101)}  # need no pattern
 _QUOTED_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?=\t|\Z)')
-_OPEN_CELL = re.compile(r'"[^"]*(?:""[^"]*)*\Z')  # a further line may close it
-_MARKS = re.compile('"+')
+_CELL = re.compile(rf"(?:(?<=\t)|\A)(?:{_QUOTED_CELL.pattern}|[^\t]*)")
 _MOST_LINES = 1000  # in one cell
-_SEPARATOR_LINE = re.compile(r'\s*"?sep=(.)"?\s*', re.I)
-_JSON_START = re.compile(r"[\s,]*(?=[^\s,])")  # commas between objects are no reason to refuse them
 
 
 def find_file(folder: Path, name: str) -> Path:
@@ -71,7 +67,7 @@ def find_optional_file(folder: Path, name: str) -> Path | None:
 
 
 def check_parts(paths: list[Path]) -> list[Path]:
-    """Return the files `parts`. DataError if one of a numbered series is missing."""
+    """Return the files `paths`. DataError if one of a numbered series is missing."""
     for path in paths:
         if match := re.search(r"-(\d+)-of-(\d+)\.", path.name):
             stem = path.name[: match.start()]
@@ -94,23 +90,9 @@ def check_parts(paths: list[Path]) -> list[Path]:
 
 
 def find_separator(path: Path) -> str:
-    """Return the separator of the cells of a CSV file: by Excel's line `sep=;`, or else
-    by its first line.
-    """
+    """Return the separator of the cells of a CSV file, by its first line."""
     first = next(read_lines(path), (0, ""))[1]
-    if separator_line := _SEPARATOR_LINE.fullmatch(first):
-        return separator_line[1]
     return max(",;\t|", key=first.count)  # the comma, where there is none of them
-
-
-def _split_lines(
-    path: Path, columns: int, separator: str | None, counts: Counter[str]
-) -> Iterator[tuple[int, list[str]]]:
-    if separator is None:
-        return _split_blanks(path, counts)
-    if separator == "\t":
-        return _split_tabs(path, columns, counts)
-    return _split_quoted(path, separator)
 
 
 def read_cells(
@@ -118,163 +100,79 @@ def read_cells(
     columns: int = 0,
     separator: str | None = "\t",
     form: str = "",
-    counts: Counter[str] | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, cells) of each line of a table of `many` columns (0: as many as its first line
-    has).
+    """Yield (place, cells) of each line of a table of `columns` (0: as many as its first line has).
 
-    A `separator` of None is any run of blanks. Cells may be quoted as csv does it; in tables that
-    no comma or semicolon separates, only those are taken for quoted that are so from end to end,
-    and `counts` says how many. Empty cells behind the last column are left out; `form` ends the
-    DataError's message for a line of other columns.
+    A `separator` of None is any run of blanks. Cells may be quoted as csv does it; between tabs,
+    only those are taken for quoted that are so from end to end. Empty cells behind the last column
+    are left out; `form` ends the DataError's message for a line of other columns.
     """
-    counts = Counter() if counts is None else counts
-    name = str(path)
-    for number, row in _split_lines(path, columns, separator, counts):
-        if number == 1 and _SEPARATOR_LINE.fullmatch((separator or " ").join(row)):
-            continue
-        if len(row) > columns:
-            row = _trim(row, columns)
-        if not row:
-            continue
+    rows: Iterator[tuple[int, list[str]]]
+    if separator is None:
+        rows = ((number, text.split()) for number, text in read_lines(path))
+    elif separator == "\t":
+        rows = _split_tabs(path, columns)
+    else:
+        rows = _split_quoted(path, separator)
+    for number, row in rows:
+        while len(row) > columns and not row[-1].strip():
+            row.pop()
         columns = columns or len(row)
         if len(row) != columns:
             raise DataError(
                 f"{path}, line {number}: {plural(len(row), 'column')} where {columns} are expected{form}"
             )
-        yield f"{name}, line {number}", row
+        yield f"{path}, line {number}", row
 
 
 def read_headed(
     path: Path,
     columns: Collection[str],
     separator: str | None = "\t",
-    counts: Counter[str] | None = None,
 ) -> Rows:
     """Yield (place, cells by the names in the first line) of each further line of a table.
 
-    Capitals, blanks and hyphens in the names of `columns` don't matter. DataError for one of them
-    that is there twice.
+    Capitals, blanks and hyphens in the names of `columns` don't matter. DataError for a name that
+    is there twice.
     """
-    rows = read_cells(
-        path,
-        separator=separator,
-        counts=counts,
-    )
-    first, names = next(rows, (str(path), []))
-    names = [match_column(name, columns) or name for name in names]
-    if twice := next((name for name in names if name in columns and names.count(name) > 1), None):
-        raise DataError(f"{first}: the column {twice!r} is there twice")
+    rows = read_cells(path, separator=separator)
+    first, header = next(rows, (str(path), []))
+    known = {normalise_column(column): column for column in columns}
+    names = [known.get(normalise_column(name), name) for name in header]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{first}: the column {twice[0]!r} is there twice")
     for location, cells in rows:
         yield location, dict(zip(names, cells, strict=True))
 
 
-def match_column(name: str, columns: Collection[str]) -> str:
-    """Return which of `columns` a file calls `name`, whatever its capitals, blanks and
-    hyphens are; "" for none.
+def normalise_column(name: str) -> str:
+    """Return a column's name without the differences that do not matter: capitals, blanks and
+    hyphens.
     """
-    for spelling in (name, name.strip(), name.strip().lower()):
-        if spelling in columns:
-            return spelling
-    return next((column for column in columns if _normalise(column) == _normalise(name)), "")
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
-def _normalise(column: str) -> str:
-    return re.sub(r"[\s_-]+", "_", column.strip().lower())
+def has_content(value: Any) -> bool:
+    """Return whether something stands in a cell."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    return value is not None and value == value and value not in ([], {})
 
 
-class _Cells(NamedTuple):
-    """The cells of a line that tabs separate."""
-
-    cells: list[str]
-    quoted: int  # cells that csv has put quotation marks around, which are not in `cells`
-    is_open: bool  # a cell begins with a quotation mark, and none closes it
-    can_close: bool = False  # a further line may close one of those cells
-    ends_quoted: bool = False  # the last cell is among the quoted ones
-    settled: int = 0  # cells at the beginning that no further line can change
-    # Of the marks from each cell on that begins with one and is not quoted.
-    parities: frozenset[int] = frozenset()
-
-    def stays_open(
-        self,
-        line: str,
-        tabs: int,
-        columns: int,
-    ) -> "_Cells | None":
-        """Return the state after these cells and a further line, if it leaves them open; None:
-        split them again.
-
-        `tabs` is how many there are with that line. Most lines of a long cell need no second look
-        at those before.
-        """
-        has_tab = "\t" in line
-        if has_tab and (not self.can_close or tabs + 1 == columns):
-            return None
-        if self.can_close:
-            is_doubled = all(len(marks) % 2 == 0 for marks in _MARKS.findall(line))
-            return self if is_doubled else None
-        if self.ends_quoted:
-            return None
-        odd = line.count('"') % 2
-        parities = frozenset(parity ^ odd for parity in self.parities)
-        return self._replace(parities=parities) if 1 in parities else None
-
-
-def split_tabs(text: str, columns: int = 0) -> _Cells:
-    """Split a line at its tabs, into `many` cells (0: it is not known), and take csv's quotation
-    marks off them.
+def split_tabs(text: str, columns: int = 0) -> list[str]:
+    """Split a line at its tabs, into `columns` (0: it is not known), and take csv's quotation marks
+    off the cells.
 
     A text may begin with a quotation mark of its own: then it doesn't end with one, or has single
-    marks inside. A tab between two marks separates cells if only so the line has `many`.
+    marks inside. A tab between two marks separates cells if only so the line has `columns`.
     """
     plain = text.split("\t")
     if '"' not in text:
-        return _Cells(plain, 0, is_open=False)
-    cells = []
-    quoted = start = 0
-    open_cell: int | None = None
-    parities = set()
-    marks_left = text.count('"')  # from `start` on
-    match: re.Match[str] | None = None
-    while start <= len(text):
-        match = _QUOTED_CELL.match(text, start)
-        if match:
-            end = match.end()
-            cells.append(match[1].replace('""', '"'))
-            quoted += 1
-        else:
-            tab = text.find("\t", start)
-            end = len(text) if tab < 0 else tab
-            cells.append(text[start:end])
-            if text.startswith('"', start):
-                parities.add(marks_left % 2)
-                if open_cell is None and _OPEN_CELL.match(text, start):
-                    open_cell = len(cells) - 1
-        marks_left -= text.count('"', start, end)
-        start = end + 1
+        return plain
+    cells = [match[0] for match in _CELL.finditer(text)]
     if len(cells) != columns == len(plain):
-        unquoted = [_unquote(cell) for cell in plain]
-        quoted = sum(before != after for before, after in zip(plain, unquoted, strict=True))
-        return _Cells(unquoted, quoted, is_open=False)
-    return _Cells(
-        cells,
-        quoted,
-        is_open=1 in parities,
-        can_close=open_cell is not None,
-        ends_quoted=match is not None,
-        settled=len(cells) - 1 if open_cell is None else open_cell,
-        parities=frozenset(parities),
-    )
-
-
-def _trim(cells: list[str], columns: int) -> list[str]:
-    """Return the cells without empty cells at the end, but at least `columns` if there are that
-    many.
-    """
-    last = len(cells)
-    while last > columns and not cells[last - 1].strip():
-        last -= 1
-    return cells[:last]
+        cells = plain
+    return [_unquote(cell) for cell in cells]
 
 
 def _unquote(cell: str) -> str:
@@ -282,77 +180,36 @@ def _unquote(cell: str) -> str:
     return match[1].replace('""', '"') if match else cell
 
 
-class _Line(NamedTuple):
-    number: int
-    text: str
-
-
-def _split_tabs(path: Path, columns: int, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
+def _split_tabs(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of each row; a quoted cell may go on in lines that are no
     rows by themselves.
     """
-    pending = list[_Line]()  # a line with an open cell, and those that may continue it
-    row = _Cells([], 0, is_open=False)  # of the pending lines
-    tabs = 0  # in the pending lines
+    held = list[str]()  # a line, and those that may continue its last cell
+    is_open = False
+    first = 0
     for number, line in read_lines(path, whole=True):
         text = line.rstrip("\r\n")
-        if columns and not pending and '"' not in text:  # as most lines are
-            if text.strip():
-                yield number, text.split("\t")
-            continue
-        tabs_here = text.count("\t")
-        # A row by itself, so the quotation mark is part of the text before.
-        if pending and tabs_here + 1 == columns:
-            yield from _split_each(pending, columns, counts)
-            pending = []
-        if not pending:
-            row = split_tabs(text, columns)
-            if columns and row.is_open and row.settled < columns:
-                pending = [_Line(number, text)]
-                tabs = tabs_here
-            elif text.strip():
-                counts[QUOTED] += row.quoted
-                columns = columns or len(_trim(row.cells, 0))
-                yield number, row.cells
-            continue
-        pending.append(_Line(number, text))
-        tabs += tabs_here
-        still_open = row.stays_open(text, tabs, columns) if len(pending) < _MOST_LINES else None
-        row = still_open or split_tabs("\n".join(each.text for each in pending), columns)
-        if row.is_open and row.settled < columns and len(pending) < _MOST_LINES:
-            continue
-        if len(row.cells) == columns:
-            counts[QUOTED] += row.quoted
-            yield number, row.cells
-        else:
-            yield from _split_each(pending, columns, counts)
-        pending = []
-    yield from _split_each(pending, columns, counts)
+        columns = columns or len(text.rstrip("\t").split("\t"))
+        is_row = text.count("\t") + 1 == columns
+        if not is_open or is_row or len(held) == _MOST_LINES:
+            yield from _split_held(held, first, columns)
+            held = []
+            first = number
+            is_open = False
+        held.append(text)
+        is_open ^= text.count('"') % 2 == 1
+    yield from _split_held(held, first, columns)
 
 
-def _split_each(
-    lines: Sequence[_Line], columns: int, counts: Counter[str]
-) -> Iterator[tuple[int, list[str]]]:
-    for number, text in lines:
+def _split_held(lines: Sequence[str], first: int, columns: int) -> Iterator[tuple[int, list[str]]]:
+    together = split_tabs("\n".join(lines), columns)
+    is_one = len(lines) > 1 and lines[-1].endswith('"') and len(together) == columns
+    if is_one and not together[-1].startswith('"'):
+        yield first, together
+        return
+    for number, text in enumerate(lines, start=first):
         if text.strip():
-            row = split_tabs(text, columns)
-            counts[QUOTED] += row.quoted
-            yield number, row.cells
-
-
-def _split_blanks(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
-    for number, text in read_lines(path):
-        cells = text.split()
-        if '"' not in text:  # as most lines are
-            yield number, cells
-            continue
-        # csv quotes a cell without marks inside only if it quotes all; else they are part of an id.
-        quotes_all = text.lstrip().startswith('"')
-        unquoted = [_unquote(cell) if quotes_all or '""' in cell[1:-1] else cell for cell in cells]
-        counts[QUOTED] += sum(
-            before != after for before, after in zip(cells, unquoted, strict=True)
-        )
-        yield number, unquoted
+            yield number, split_tabs(text, columns)
 
 
 def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -384,56 +241,21 @@ def read_objects(path: Path, *required: str, remedy: str = "") -> Rows:
 
 
 def read_records(path: Path) -> Rows:
-    """Yield (place, object) of each JSON object of a file: one a line, over several lines
-    each, or in an array.
-    """
-    first = next(read_lines(path), (0, "{}"))[1]
-    try:
-        one_a_line = isinstance(_DECODER.decode(first), dict)
-    except DataError:  # an object, with a key twice
-        one_a_line = True
-    except (ValueError, RecursionError):
-        one_a_line = False
-    return read_objects(path, remedy=ONE_A_LINE) if one_a_line else _read_spread_objects(path)
-
-
-def _read_spread_objects(path: Path) -> Rows:
-    """Yield (place, object) of each JSON object of a file that is not one object a line; it
-    is held in memory.
-    """
-    lines = []
-    size = 0
-    for _, line in read_lines(path, whole=True):
-        lines.append(line)
-        if (size := size + len(line)) > LARGEST_JSON:
-            raise DataError(f"{path}: its first line is no whole JSON object{ONE_A_LINE}")
-    text = "".join(lines)
-    at = 0
-    number = 1
-    while start := _JSON_START.match(text, at):
-        number += text.count("\n", at, start.end())
-        location = f"{path}, line {number}"
-        try:
-            value, at = _DECODER.raw_decode(text, start.end())
-        except ValueError as error:
-            if isinstance(error, json.JSONDecodeError):
-                location = f"{path}, line {error.lineno}"
-                error = ValueError(f"column {error.colno}: {error.msg}")
-            raise DataError(f"{location}: not whole JSON ({error}){ONE_A_LINE}") from None
-        except DataError as error:
-            raise DataError(f"{location}: {error}") from None
-        except RecursionError:
-            raise DataError(f"{location}: the JSON is nested too deeply") from None
-        number += text.count("\n", start.end(), at)
-        entries = value if isinstance(value, list) else [value]
-        for position, entry in enumerate(entries, start=1):
-            if isinstance(value, list):
-                location = f"{path}, entry {position}"
-            if not isinstance(entry, dict):
-                raise DataError(
-                    f"{location}: {abbreviate(entry)} where a JSON object is expected{ONE_A_LINE}"
-                )
-            yield location, entry
+    """Yield (place, object) of each JSON object of a file: one a line, or in one array."""
+    first = next(read_lines(path), (0, "{"))[1]
+    if first.lstrip().startswith("{"):
+        yield from read_objects(path, remedy=ONE_A_LINE)
+        return
+    if path.stat().st_size > LARGEST_JSON:
+        raise DataError(f"{path} is too large for one JSON array{ONE_A_LINE}")
+    entries = read_json(path)
+    for position, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
+        location = f"{path}, entry {position}"
+        if not isinstance(entry, dict):
+            raise DataError(
+                f"{location}: {abbreviate(entry)} where a JSON object is expected{ONE_A_LINE}"
+            )
+        yield location, entry
 
 
 def read_json(path: Path) -> Any:
@@ -474,83 +296,34 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Ro
     """
     for path in paths:
         yield from (
-            _read_packed(path, columns) if find_ending(path) in PACKED else read_records(path)
+            _read_parquet(path, columns) if find_ending(path) == PARQUET else read_records(path)
         )
 
 
-def _pyarrow() -> Any:
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> Rows:
+    if not check_data(path).startswith(b"PAR1") and is_packed(path):
+        raise DataError(f"{path} is packed; unpack it (Parquet is packed in itself)")
     import pyarrow.parquet  # here, because most data is JSON Lines
 
-    return pyarrow
-
-
-def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
-    if not check_data(path).startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")) and is_packed(
-        path
-    ):
-        raise DataError(f"{path} is packed; unpack it (Parquet and Arrow are packed in themselves)")
-    pyarrow = _pyarrow()
     number = 0
     try:
-        for batch in map(_use_json_types, _read_batches(path, columns)):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path}, row {number}", row
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            groups = range(file.metadata.num_row_groups)
+            size = sum(file.metadata.row_group(n).total_byte_size for n in groups)
+            if size > max_unpacked_bytes(path):
+                raise unpack_limit_error(str(path))
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         reason = "".join(
             character if character.isprintable() else "?"
             for character in str(error).partition("\n")[0]
         )
-        form = find_ending(path)[1:].capitalize()
         raise DataError(
-            f"{path} cannot be read as {form} after row {number} ({reason:.200}); fetch it again"
+            f"{path} cannot be read as Parquet after row {number} ({reason:.200}); fetch it again"
         ) from None
-
-
-def _use_json_types(batch: Any) -> Any:
-    """Return a batch of rows with texts and numbers in the columns that mean them by another type.
-
-    Impala and older versions of Spark write texts as bytes, databases whole numbers as decimals,
-    and DuckDB ids as UUID.
-    """
-    pyarrow = _pyarrow()
-    types = pyarrow.types
-    for position, field in enumerate(batch.schema):
-        wanted = []
-        if any(test(field.type) for test in (types.is_binary, types.is_large_binary)):
-            wanted = [pyarrow.string()]
-        elif types.is_decimal(field.type):
-            wanted = [pyarrow.int64(), pyarrow.float64()]
-        for json_type in wanted:
-            with suppress(pyarrow.ArrowInvalid):  # bytes that are no UTF-8, numbers that don't fit
-                column = batch.column(position).cast(json_type)
-                batch = batch.set_column(position, field.name, column)
-                break
-    return batch
-
-
-def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    pyarrow = _pyarrow()
-    if find_ending(path) == ".arrow":
-        with pyarrow.memory_map(str(path)) as mapped:
-            # Feather and `pyarrow.ipc.new_file` write another form than `datasets` does.
-            is_file = mapped.read(6) == b"ARROW1"
-            mapped.seek(0)
-            opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
-            for batch in (
-                map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
-            ):
-                batch.validate(full=True)  # damaged offsets lead outside of it
-                yield from (batch.slice(start, 1024) for start in range(0, len(batch), 1024))
-        return
-    with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        groups = range(file.metadata.num_row_groups)
-        if sum(file.metadata.row_group(n).total_byte_size for n in groups) > max_unpacked_bytes(
-            path
-        ):
-            raise unpack_limit_error(str(path))
-        # Parts of the series that are there.
-        yield from file.iter_batches(batch_size=1024, columns=columns)
 
 
 def pick_column(location: str, row: JsonObject, *names: str) -> Any:

@@ -12,8 +12,7 @@ from typing import Any
 
 from environments.folders import OUTSIDE, LeftOut, Listing, list_folder
 from environments.readers import files as tables
-from environments.readers import raw_files
-from environments.readers.collections import find_files
+from environments.readers import raw_files, table_files
 from environments.readers.documents import pages
 from environments.readers.documents.markup import XmlPaths
 from environments.readers.documents.readers import TOO_MUCH_TEXT, USUAL, Leave, Limits, Readers
@@ -24,7 +23,7 @@ from tools.number_format import plural
 
 # To add one: a row here, and its reader in a file of this folder, which reading.py names.
 FORMS = {
-    "table": (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow"),
+    "table": (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"),
     "text": (".txt", ".text"),
     "markdown": (".md", ".markdown"),
     "html": (".html", ".htm", ".xhtml"),
@@ -51,7 +50,11 @@ def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
         raise DataError(f"there is no file or folder {path}")
     wanted = FORMS[form] if form else sum(FORMS.values(), ())
     inside, left_out = list_folder(path, follow_links=follow_links)
-    corpus = {file for file in find_files(path, "documents") if find_ending(file) in FORMS["table"]}
+    corpus = {
+        file
+        for file in table_files.find_tables(path).of_table.get("documents", ())
+        if find_ending(file) in FORMS["table"]
+    }
     files = []
     left_out_files = []
     for file in inside:

@@ -836,21 +836,21 @@ SAID = {
         "topics.txt",
         b"Anything helps.\n</top>",
         b"",
-        r"topic 1 has no end",
+        r"a <top> has no end",
     ),
     "a topic without a title": (
         "TREC SGML",
         "topics.txt",
         b"<title>Closed",
         b"<titel>",
-        r"topic 2 has no text in <title>.*--column",
+        r"topic 2: no column is known as the query .*--column",
     ),
     "a topic without a number": (
         "TREC XML",
         "topics.xml",
         b'number="301"',
         b'nr="301"',
-        r"topic 1 has 0 numbers",
+        r"topic 1: no column is known as the query_id",
     ),
     "a topic twice": (
         "TREC XML",
@@ -864,7 +864,7 @@ SAID = {
         "topics.xml",
         b"<topics",
         b"lost <topics",
-        r"'lost' stands outside of any",
+        r"is not whole XML",
     ),
 }
 
@@ -912,7 +912,7 @@ def test_a_part_that_is_missing_is_missed(form, name, message, tmp_path):
     (tmp_path / name).unlink()
     if message is None:
         (tmp_path / "qrels/dev.tsv").write_bytes(good(form)[name])
-        message = r"of several splits and no test split"
+        message = r"of the split dev, and none of test"
     with pytest.raises(DataError, match=message):
         load(form, tmp_path)
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from environments.readers import files, obliq_layout
+from environments.readers import files, trec_tags
 from tools.errors import DataError
 
 MANY = 100_000
@@ -24,39 +24,40 @@ def read_grades(path):
 
 FILES = {  # what reads the file, its content, and what is said of it: "" where it is read
     "open comments": (
-        obliq_layout.read_topics,
+        trec_tags.read_topics,
         "<!-- a" * 4 * MANY,
         "has no <top> or <topic> in it",
     ),
-    "open sections": (obliq_layout.read_topics, "<top>" + "<![CDATA[" * 3 * MANY, "'<!.CDATA"),
+    "open sections": (trec_tags.read_topics, "<top>" + "<![CDATA[" * 3 * MANY, ""),
     "open document types": (
-        obliq_layout.read_topics,
+        trec_tags.read_topics,
         "<!DOCTYPE [" * 3 * MANY,
         "has no <top> or <topic> in it",
     ),
     "sections of every form, open in turn": (
-        obliq_layout.read_topics,
+        trec_tags.read_topics,
         "<!DOCTYPE [<!-- a<![CDATA[" * MANY,
         "has no <top> or <topic> in it",
     ),
     "a long attribute": (
-        obliq_layout.read_topics,
-        f"<topic {'a' * 5 * MANY} number='1'>weirs</topic>",
+        trec_tags.read_topics,
+        f"<topic {'a' * 5 * MANY}='' number='1'>weirs</topic>",
         "",
     ),
     "many entities": (
-        obliq_layout.read_topics,
-        "".join(f'<!ENTITY e{n} "x">' for n in range(30_000))
-        + f"<topic number='1'>{''.join(f'&e{n};' for n in range(30_000))}</topic>",
+        trec_tags.read_topics,
+        "<!DOCTYPE topic ["
+        + "".join(f'<!ENTITY e{n} "x">' for n in range(30_000))
+        + f"]><topic number='1'>{''.join(f'&e{n};' for n in range(30_000))}</topic>",
         "",
     ),
     "an entity that grows": (
-        obliq_layout.read_topics,
-        f'<!ENTITY e "{"x" * MANY}"><topic number="1">{"&e;" * MANY}</topic>',
-        "'&e;': it unpacks to more than 100 times its size",
+        trec_tags.read_topics,
+        f'<!DOCTYPE topic [<!ENTITY e "{"x" * MANY}">]><topic number="1">{"&e;" * MANY}</topic>',
+        "is not whole XML",
     ),
     "open fields": (
-        obliq_layout.read_trec_documents,
+        trec_tags.read_documents,
         f"<doc>{'<title><text>' * 2 * MANY}</doc>",
         "it is not one <DOC>",
     ),
@@ -73,7 +74,7 @@ FILES = {  # what reads the file, its content, and what is said of it: "" where 
     "a long cell that nothing closes": (
         read_table,
         'a\tb\n1\t"x"y"z' + ('y z "u"s ' * 400 + "\n") * 2000,
-        "line 1002: 1 column where 2 are expected",
+        "line 3: 1 column where 2 are expected",
     ),
     "marks and tabs that close nothing": (
         read_table,
@@ -101,9 +102,10 @@ def test_a_comment_in_a_section_of_text_is_text_and_a_section_in_a_comment_is_no
     path = tmp_path / "topics.xml"
     inside = "<![CDATA[a <!-- b --> c]]> <!-- <![CDATA[ d --> e"
     path.write_text(
-        f'<!DOCTYPE topics [<!ELEMENT topic ANY> ] >{TOPIC}<topic number="2">{inside}</topic>'
+        "<!DOCTYPE topics [<!ELEMENT topic ANY> ] >"
+        f'<topics>{TOPIC}<topic number="2">{inside}</topic></topics>'
     )
-    assert [row["query"] for _, row in obliq_layout.read_topics(path)] == [
+    assert [row["text"] for _, row in trec_tags.read_topics(path)] == [
         "weirs",
         "a <!-- b --> c e",
     ]
