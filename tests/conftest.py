@@ -30,6 +30,7 @@ from hypothesis import settings
 from openai_server import OpenAIServer
 from results import Result
 
+from tools import waiting
 from tools.corpus import Corpus
 from tools.session import set_current
 
@@ -44,6 +45,8 @@ def own_surroundings(tmp_path, monkeypatch):
     set_current(None)  # a session that another test left open
     monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_COLOR", "1")
+    # A slow machine must not add a line to what a command says.
+    monkeypatch.setattr(waiting, "LOG_SECONDS", 60.0)
     keys = (
         "SEXTANT_LM SEXTANT_API_KEY OPENAI_API_KEY GEMINI_API_KEY OPENAI_BASE_URL OPENAI_API_BASE"
     )
