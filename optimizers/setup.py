@@ -45,7 +45,7 @@ from tools.models.provider_errors import format_refusal, responsible_party
 from tools.models.secrets import redact
 from tools.plugins import show
 from tools.records import Query, Usage
-from tools.retrievers.base import ScoreHidingRetriever
+from tools.retrievers.base import PoolRetriever
 from tools.session import Session, SharedOnDeepcopy, Toolbox
 from tools.text import TermStatistics
 
@@ -302,8 +302,7 @@ class CompilationInputs:
             named_retrievers = {name: engines.build(spec) for name, spec in specs.items()}
             if self.plan.resolved.pool:
                 named_retrievers = {
-                    name: ScoreHidingRetriever(retriever)
-                    for name, retriever in named_retrievers.items()
+                    name: PoolRetriever(retriever) for name, retriever in named_retrievers.items()
                 }
             box = Toolbox(environment.documents, named_retrievers.pop(""), others=named_retrievers)
             boxes |= {query.query_id: box for query in environment.queries}

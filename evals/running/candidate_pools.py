@@ -6,7 +6,7 @@ After OBLIQ-Bench, sections 3 and 5, which measure how well a system ranks when 
 possible system. `oracle:K` is the paper's pool with every relevant document: a union, and the
 relevant documents that it lacks. In `hidden:K` these stand among neighbours, so that their ranks do
 not give them away. Both are upper bounds on these retrievers with this system behind them. Searches
-in a pool give ranks and no scores (`RanksOnly`; docs/decisions/pools.md). Only this and scoring
+in a pool give ranks and no scores (`PoolRetriever`; docs/decisions/pools.md). Only this and scoring
 read judgements.
 """
 

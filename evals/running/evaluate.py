@@ -52,7 +52,7 @@ from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import number, queries, some_queries
 from tools.records import JsonMapping, JsonObject, Usage, usage_from_json
 from tools.result_table import Cell, ResultTable, html_of, render_terminal
-from tools.retrievers.base import Retriever, ScoreHidingRetriever
+from tools.retrievers.base import Retriever, PoolRetriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics
@@ -416,9 +416,9 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
     if config:
         config = run_folder.separate_changed(partial(run_folder.run_path, request.runs), config)
     if resolved.pool:
-        retriever = ScoreHidingRetriever(retriever)
+        retriever = PoolRetriever(retriever)
         named_retrievers = {
-            name: ScoreHidingRetriever(retriever) for name, retriever in named_retrievers.items()
+            name: PoolRetriever(retriever) for name, retriever in named_retrievers.items()
         }
     system = make_system(
         resolved,

@@ -3,6 +3,7 @@
 The table of retrievers is in __init__.py, the reading of expressions such as fusion(...) in expressions.py.
 """
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -183,18 +184,29 @@ class NullRetriever(Retriever):
         return [Hits([], []) for _ in searches]
 
 
-class ScoreHidingRetriever(Retriever):
-    """Replaces a retriever's scores by 1 / rank, for pools in which a score would give away the rank of a document."""
+class PoolRetriever(Retriever):
+    """Ranks a pool to its end: what its retriever does not find, e.g. for want of a common word, comes last.
+
+    That part is in the order of a hash. Scores are 1 / rank, since others would give away the ranks in the corpus.
+    """
 
     def __init__(self, retriever: Retriever) -> None:
         self.name = retriever.name
         self.parts = (retriever,)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
-        return [
-            Hits(hits.doc_ids, [1 / rank for rank in range(1, len(hits) + 1)])
-            for hits in self.parts[0].search_many(searches, k)
-        ]
+        found = self.parts[0].search_many(searches, k)
+        return [_fill(search, hits, k) for search, hits in zip(searches, found, strict=True)]
+
+
+def _fill(search: Search, hits: Hits, k: int) -> Hits:
+    unfound = set(search.among or ()).difference(hits.doc_ids, search.excluded)
+    doc_ids = [*hits.doc_ids, *sorted(unfound, key=_draw_lot)][:k]
+    return Hits(doc_ids, [1 / rank for rank in range(1, len(doc_ids) + 1)])
+
+
+def _draw_lot(doc_id: str) -> bytes:
+    return hashlib.blake2b(doc_id.encode("utf-8", "surrogatepass")).digest()
 
 
 def top_k(scores: Mapping[str, float], k: int) -> Hits:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from evals.running import candidate_pools
 from tools import retrievers
 from tools.errors import UsageError
 from tools.pool_kinds import describe_signs, read_kind
+from tools.retrievers.base import PoolRetriever
 
 RUN = ("--program", "retrieve", "--task", "congress", "--split", "dev")
 
@@ -56,6 +58,22 @@ def test_an_oracle_is_a_union_and_the_gold_documents_that_it_lacks(mini):
         assert oracle.candidates == union.candidates | relevant(mini, union)
         missing += len(oracle.candidates) - len(union.candidates)
     assert missing, "else this would say nothing"
+
+
+def test_a_search_ranks_a_pool_to_its_end_and_last_what_shares_no_word_with_it():
+    task = environments.load("twitter", "mini")
+    [bm25] = engines(task, "bm25")
+    pool = candidate_pools.read("oracle:20", retrievers.canonicalize("bm25"))
+    unfound = 0
+    for query in pool.add_to(task, [bm25]).queries:
+        search = partial(PoolRetriever(bm25).search, query.text, among=query.candidates)
+        found = bm25.search(query.text, 1000, among=query.candidates).doc_ids
+        ranked = search(1000).doc_ids
+        assert ranked[: len(found)] == found and set(ranked) == query.candidates
+        assert len(ranked) == len(set(ranked)) and search(7).doc_ids == ranked[:7]
+        assert search(1000, excluded={ranked[-1]}).doc_ids == ranked[:-1]
+        unfound += len(ranked) - len(found)
+    assert unfound, "else this would say nothing"
 
 
 def test_a_hidden_pool_has_every_gold_document_and_as_many_documents_as_a_union(mini):
