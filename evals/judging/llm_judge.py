@@ -458,11 +458,13 @@ def _agree(
         )
     elif alike and not alike.kappa:
         undefined = f"the judge calls all of the sample {'relevant' if called else 'not relevant'}"
+    kappa = alike.kappa if mixed and alike else None
     return {
         "documents": len(both),
         "relevant": theirs,
         "kappa_undefined": undefined,
-        "kappa": alike.kappa.mean if mixed and alike and alike.kappa else None,
+        "kappa": kappa and kappa.mean,
+        "kappa_interval": kappa and [kappa.low, kappa.high],
         "precision": hits / called if mixed and called else None,
         "recall": hits / theirs if theirs else None,
         "usage": usage_json(spent),
@@ -471,9 +473,12 @@ def _agree(
 
 def describe_agreement(agreement: Result) -> str:
     """Return in a line how far the judge agrees with the release, and the cost of the sample."""
-    figures = ", ".join(
-        f"{name} {number(agreement[name], '{:.2f}')}" for name in ("kappa", "precision", "recall")
+    kappa, precision, recall = (
+        number(agreement[name], "{:.2f}") for name in ("kappa", "precision", "recall")
     )
+    if interval := agreement["kappa_interval"]:
+        kappa += f" ({interval[0]:.2f} to {interval[1]:.2f})"
+    figures = f"kappa {kappa}, precision {precision}, recall {recall}"
     if reason := agreement.get("kappa_undefined"):
         figures += f" (kappa is undefined: {reason})"
     price = number(agreement["usage"]["list_usd"], "${:.4f} at list price", "price unknown")

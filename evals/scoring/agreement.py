@@ -1,7 +1,10 @@
 """How far two judges of the same items agree: exact agreement, Cohen's kappa, Spearman's rho and
 macro-F1.
 
-Intervals are by bootstrap over items: all pairs of an item are drawn together.
+Intervals are by the Bayesian bootstrap over items (Rubin 1981): all pairs of an item get a weight
+together. One more item, with every pair of values equally likely (Perks 1947), stands for what a
+small sample lacks: without it, an interval of few items with hardly a difference covers kappa in 20
+of 100 cases, and so in 88 to 98 (tests/soak/large/test_kappa_intervals.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from evals.scoring.statistics import Interval, means_of_resamples
+from evals.scoring.statistics import Interval
 
 Pairs = Sequence[tuple[str, str]]  # the two judges' values for parts of one item
-_ROUNDING = 1e-12  # a share of values that is nearer to 1 than this is 1
+_DRAWS = 5_000  # of weights of the items
 
 
 class Agreement(NamedTuple):
@@ -48,13 +51,12 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     constant = _constant_values(values, first_codes, second_codes)
     confusion = _draw_confusion(items, code_of)
     share = np.trace(confusion, axis1=1, axis2=2)
-    kappa = _kappa(confusion, share)
     spearman = None
     if order and not constant:
         spearman = float(spearmanr(first_codes, second_codes).statistic)
     return Agreement(
         agreement=_interval(share, len(items)),
-        kappa=None if constant else _interval(kappa, len(items)),
+        kappa=None if constant else _interval(_kappa(confusion, share), len(items)),
         macro_f1=_macro_f1(confusion[0]),
         spearman=spearman,
         kappa_undefined=_explain_undefined(constant),
@@ -62,41 +64,32 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
 
 
 def _draw_confusion(items: Sequence[Pairs], code_of: Mapping[str, int]) -> np.ndarray:
-    """Return shares of pairs of values, shape (1 + resamples, values, values).
+    """Return shares of pairs of values, shape (1 + draws, values, values).
 
-    The observed shares come first, then those of each resample of the items.
+    The observed shares come first, then those of each draw of the items' weights.
     """
     values = len(code_of)
-    tables = np.zeros((len(items), values, values))
+    cells = values**2
+    tables = np.zeros((len(items), cells))
     for table, pairs in zip(tables, items, strict=True):
         for first, second in pairs:
-            row = code_of[first]
-            column = code_of[second]
-            table[row, column] += 1
-    observed = tables.mean(axis=0)
-    flat_tables = tables.reshape(len(items), -1)
-    resampled = means_of_resamples(flat_tables)
-    confusion = np.vstack(
-        [
-            observed[None],
-            resampled.reshape(-1, values, values),
-        ]
-    )
-    totals = confusion.sum(axis=(1, 2), keepdims=True)
-    shares: np.ndarray = confusion / totals
+            table[code_of[first] * values + code_of[second]] += 1
+    observed = tables.sum(axis=0)
+    size = observed.sum() / len(items)
+    rows = np.vstack([tables, size * np.eye(cells)])
+    shapes = [*[1.0] * len(items), *[1 / cells] * cells]
+    weights = np.random.default_rng(0).standard_gamma(shapes, (_DRAWS, len(rows)))
+    confusion = np.vstack([observed, weights @ rows]).reshape(-1, values, values)
+    shares: np.ndarray = confusion / confusion.sum(axis=(1, 2), keepdims=True)
     return shares
 
 
 def _kappa(confusion: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return Cohen's kappa of each draw; NaN if a judge gives a single value."""
+    """Return Cohen's kappa of each draw."""
     by_first = confusion.sum(axis=2)
     by_second = confusion.sum(axis=1)
     chance = (by_first * by_second).sum(axis=1)
-    largest = 1 - _ROUNDING
-    first_varies = by_first.max(axis=1) < largest
-    second_varies = by_second.max(axis=1) < largest
-    possible = np.where(first_varies & second_varies, 1 - chance, np.nan)
-    kappa: np.ndarray = (share - chance) / possible
+    kappa: np.ndarray = (share - chance) / (1 - chance)
     return kappa
 
 
@@ -126,13 +119,9 @@ def _explain_undefined(constant: Mapping[str, str]) -> str:
 
 
 def _interval(values: np.ndarray, items: int) -> Interval:
-    """Return the first value with the 95 % interval of the others, its resamples.
-
-    Resamples that do not define the value are NaN, and are left out.
-    """
+    """Return the first value with the 95 % interval of the others, its draws; without one for a single item."""
     mean = float(values[0])
-    resamples = values[1:][~np.isnan(values[1:])]
-    if items < 2 or not len(resamples):
+    if items < 2:
         return Interval(mean, None, None)
-    low, high = np.quantile(resamples, [0.025, 0.975])
-    return Interval(mean, low, high)
+    low, high = np.quantile(values[1:], [0.025, 0.975])
+    return Interval(mean, min(low, mean), max(high, mean))
