@@ -8,6 +8,7 @@ counted once. Runs that an earlier version scored have no row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ from evals.reporting.report_plots import PAPER, Plot, draw
 from evals.reporting.run_groups import Group, short_task_name
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import behaviour
+from evals.scoring.metrics import orient
 from evals.scoring.reference_runs import LABELS, ReferenceRuns, references_per_program
 from evals.scoring.scored_run import ScoredRun
 from evals.scoring.system_names import System
@@ -186,7 +188,7 @@ def best_mean(
     metric: str,
     pools: Sequence[str],
 ) -> float | None:
-    """Return the highest mean of the runs over these kinds of pools, "" for none; None if there are
+    """Return the best mean of the runs over these kinds of pools, "" for none; None if there are
     no such runs.
     """
     means = []
@@ -196,7 +198,7 @@ def best_mean(
         counts = run.pool == "" or run.config["program"] != FLOOR
         if run.pool in pools and counts and mean is not None:
             means.append(mean)
-    return max(means, default=None)
+    return max(means, key=partial(orient, metric), default=None)
 
 
 def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:

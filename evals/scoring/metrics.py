@@ -292,6 +292,11 @@ def is_lower_better(name: str) -> bool:
     return family in PAIRWISE and PAIRWISE[family].is_lower_better
 
 
+def orient(name: str, value: float) -> float:
+    """Return a value of a metric so that more is better: with the other sign where less of it is."""
+    return -value if is_lower_better(name) else value
+
+
 def is_weighted(name: str) -> bool:
     """Return whether a run's own mean of the metric counts comparisons and not queries."""
     family = metric_family(name)

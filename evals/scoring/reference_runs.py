@@ -12,10 +12,12 @@ named in full, and no distance to it is given.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from evals import run_folder
+from evals.scoring.metrics import orient
 from evals.scoring.scored_run import CONTRACT, ScoredRun, T, align_columns, read_scores
 from evals.scoring.statistics import Interval, PairedTest, paired, share_closed
 from programs import FLOOR
@@ -219,7 +221,7 @@ def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: st
     for candidate in candidates:
         mean = candidate.mean(metric)
         if mean is not None and _has_contract_of(candidate, run):
-            means[candidate.path] = mean
+            means[candidate.path] = orient(metric, mean)
             peers.append(candidate)
     bare = [peer for peer in peers if peer.is_floor and not run.is_floor]
     bounds: dict[ReferenceKind, ScoredRun] = {}
@@ -243,7 +245,9 @@ def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: st
                 peer.path.name,
             ),
         )
-    least_ceiling = max(run.mean(metric) or 0.0, 0.0, *(means[peer.path] for peer in bare))
+    mean = run.mean(metric)
+    own = [] if mean is None else [orient(metric, mean)]
+    least_ceiling = max([*own, *(means[peer.path] for peer in bare)], default=-inf)
     for reference, kinds in _POOLS.items():
         if run.pool in kinds:
             continue

@@ -7,8 +7,9 @@ chosen by the same queries, so a p says how sure its lead is, and is no test tha
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from evals.scoring.metrics import is_lower_better
+from evals.scoring.metrics import orient
 from evals.scoring.scored_run import Column, align_columns
 from evals.scoring.statistics import ALPHA, holm, sign_flip, subtract_columns
 from tools.records import JsonMapping, JsonObject
@@ -69,7 +70,7 @@ def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> JsonO
     means = []
     for column in zip(*values, strict=True):
         means.append(sum(column) / len(column))
-    best = min(means) if is_lower_better(metric) else max(means)
+    best = max(means, key=partial(orient, metric))
     row["means"] = means
     row["leader"] = means.index(best)
     return row

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from environments.ranking_metrics import PAIRWISE
 from evals import run_folder
 from evals.run_schemas import FATE_LABELS
 from evals.run_sittings import explain_resuming
@@ -297,6 +298,7 @@ class ViewerApi:
                 for path, why in unreadable
             ],
             "fates": {fate.value: words for fate, words in FATE_LABELS.items()},
+            "lower": [name for name, row in PAIRWISE.items() if row.is_lower_better],
         }
         return plain_json(answer)
 

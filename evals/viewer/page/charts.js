@@ -170,15 +170,15 @@ function ticks(top, wanted = 4) {
   return made;
 }
 
-/** Those of `points` ({ x, y }) that no other beats: from the cheapest on, each better than all before. */
+/** Those of `points` ({ x, worth }) that no other beats: from the cheapest on, each better than all before. */
 function front(points) {
   const made = [];
-  for (const point of [...points].sort((a, b) => a.x - b.x || b.y - a.y))
-    if (!made.length || point.y > made.at(-1).y) made.push(point);
+  for (const point of [...points].sort((a, b) => a.x - b.x || b.worth - a.worth))
+    if (!made.length || point.worth > made.at(-1).worth) made.push(point);
   return made;
 }
 
-/** Cost against quality: points are { x, y, low, high, name, href, said }; the Pareto front is a line and filled. */
+/** Cost against quality: points are { x, y, worth, name, href, said }; the Pareto front is a line and filled. */
 function scatter(points, { xWords, xFormat, yWords, width = 400, height = 250 }) {
   const edge = { left: 40, right: 18, top: 24, bottom: 38 };
   const xTicks = ticks(Math.max(...points.map((p) => p.x)) * 1.08 || 1);

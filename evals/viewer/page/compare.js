@@ -71,7 +71,7 @@ async function compareRuns(sides, params) {
     const words = wordsOf(state.text);
     const wanted = SHOWN_QUERIES[state.show] ?? (() => true);
     const fitting = rows.filter(
-      (row) => holds(`${row.queryId} ${row.text}`.toLowerCase(), words) && wanted(row.spread[state.metric], found.tie),
+      (row) => holds(`${row.queryId} ${row.text}`.toLowerCase(), words) && wanted(better(state.metric) * (row.spread[state.metric] ?? 0), found.tie),
     );
     list.show(fitting);
     lists.set(sideKey(sides), list.sorted.map((row) => row.queryId));
@@ -128,9 +128,9 @@ async function compareRuns(sides, params) {
   };
 }
 
-// Which queries are listed, by the spread of their values; a smaller one than `tie` is none.
+// Which queries are listed, by how much better B is, or by the spread of several; less than `tie` is none.
 const SHOWN_QUERIES = {
-  moved: (spread, tie) => Math.abs(spread ?? 0) >= tie,
+  moved: (spread, tie) => Math.abs(spread) >= tie,
   more: (spread, tie) => spread >= tie,
   less: (spread, tie) => -spread >= tie,
 };
@@ -201,7 +201,7 @@ function agreement(sides, rows, metric) {
   // The list of queries has the same values and links; by keyboard these would be in the way.
   const linked = (row, ...shapes) => svg("a", { href: href(row), tabindex: "-1" }, svg("title", null, said(row)), shapes);
   const caption = sides.length === 2
-    ? `Each point is a query: ${metric} of B against that of A. Above the line, B is better.`
+    ? `Each point is a query: ${metric} of B against that of A. ${better(metric) > 0 ? "Above" : "Below"} the line, B is better.`
     : `Each column is a query, in the order of the mean of its values; the stronger its color, the higher its ${metric}.`;
   if (sides.length > 2) {
     const mean = (row) => sides.reduce((sum, _, n) => sum + row.values[n][metric], 0);

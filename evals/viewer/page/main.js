@@ -188,8 +188,9 @@ addEventListener("hashchange", show);
 history.scrollRestoration = "manual";
 
 loadRuns(false)
-  .then(({ fates }) => {
+  .then(({ fates, lower }) => {
     FATES = fates;
+    LOWER = lower;
   })
   .catch(() => {}) // the view says what went wrong
   .finally(show);

@@ -236,7 +236,7 @@ const number = (value) => (defined(value) ? String(Number(value.toFixed(value < 
 /** The strongest bare retriever of a set: what every program in it has to be above. */
 function bestBare(group) {
   const bare = group.filter((run) => run.program === "retrieve" && !run.pool && defined(headline(run).mean));
-  const [best] = bare.sort((a, b) => headline(b).mean - headline(a).mean);
+  const [best] = bare.sort((a, b) => better(a.metric) * (headline(b).mean - headline(a).mean));
   if (!best) return null;
   return el("span.about", `, best bare retriever ${score(headline(best).mean)} (`, foreign(best.retriever), ")");
 }
@@ -263,6 +263,7 @@ function facets(runs, cost) {
       .map(({ one, x, y }) => ({
         x,
         y,
+        worth: better(one.metric) * y,
         name: one.named.name || (several ? labelOf(one) : settingOf(one) || runName(one)),
         href: link.run(one.id),
         said: `${labelOf(one)}: ${one.metric} ${score(y)}, ${format(x)} ${words}`,

@@ -171,7 +171,7 @@ function fittingRows(rows, { text, fate, error, remark }) {
 function worstFirst(run, metric) {
   const values = run.values[metric] ?? [];
   const order = run.query_ids.map((queryId, n) => ({ queryId, n }));
-  order.sort((a, b) => compareValues(values[a.n], values[b.n], false) || a.n - b.n);
+  order.sort((a, b) => compareValues(values[a.n], values[b.n], better(metric) < 0) || a.n - b.n);
   return order.map((row) => row.queryId);
 }
 

@@ -1,6 +1,10 @@
 // Numbers and outcomes of documents in words.
 
 let FATES = {}; // fate -> words with {k}, in order; from runs.json
+let LOWER = []; // families of metrics of which less is better; from runs.json
+
+/** 1 if more of a metric is better, -1 if less is. */
+const better = (metric) => (LOWER.includes(metric.split(/[@( ]/, 1)[0]) ? -1 : 1);
 
 const ofAll = (some, all, ...words) =>
   `${some.length === all.length ? "" : `${count(some.length)} of `}${plural(all.length, ...words)}`;

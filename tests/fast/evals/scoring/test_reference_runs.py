@@ -105,6 +105,20 @@ def test_what_the_program_or_a_bare_retriever_is_above_is_no_ceiling(runs):
     assert "ceiling" not in found(own)
 
 
+def test_where_less_is_better_the_best_retriever_has_least_and_a_ceiling_is_below(tmp_path):
+    def add(name, value, config=None):
+        return make(tmp_path / "runs" / name, {"Flip": [value, value]}, config)
+
+    own = add("own", 0.3)
+    strong = {"name": "bm25(k1=1.5,b=0.75)", "with": "bm25(k1=1.5,b=0.75)"}
+    add("floor", 0.5, retrieve())
+    add("strong", 0.4, retrieve(retriever=strong))
+    add("worse", 0.6, pooled("oracle", 300))
+    assert name(own, "best") == "strong" and "ceiling" not in found(own)
+    add("better", 0.1, pooled("oracle", 50))
+    assert name(own, "ceiling") == "better"
+
+
 def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_told(
     runs, tmp_path, command_of
 ):

@@ -25,9 +25,12 @@ from viewer_server import served
 from waiting import wait_for
 
 from environments import load
+from environments.ranking_metrics import PAIRWISE
 from evals import view
 from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
+from evals.scoring.metrics import is_lower_better
+from evals.viewer import data as viewer_data
 from evals.viewer import loaded_run
 from evals.viewer import server as page_server
 from evals.viewer.data import ViewerApi
@@ -106,6 +109,7 @@ def test_the_runs_are_listed_with_what_their_scores_say(runs, multihop):
     }
     assert entry["mini"] and not entry["imported"] and not listed["exported"]
     assert listed["fates"]["found"] == "found in the first {k}"
+    assert listed["lower"] == [name for name in PAIRWISE if is_lower_better(name)] == ["Flip"]
 
 
 def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs, multihop):
@@ -652,3 +656,17 @@ def test_every_panel_has_a_script_that_adds_it():
         assert panel.name == name
         adds = "addQueryPanel" if panel.of_query else "addPanel"
         assert f'{adds}(\n  "{name}"' in panel.read_script().replace('l("', 'l(\n  "')
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
+def test_where_less_is_better_the_page_has_the_lower_point_in_front():
+    page = Path(viewer_data.__file__).parent / "page"
+    script = "".join((page / name).read_text() for name in ("words.js", "charts.js"))
+    script += """
+        LOWER = ["Flip"];
+        const points = [[1, 0.5], [2, 0.3], [3, 0.4]];
+        const ends = (metric) => front(points.map(([x, y]) => ({ x, worth: better(metric) * y }))).map((p) => p.x);
+        console.log(JSON.stringify([ends("Flip"), ends("nDCG@10"), better("Win(1)"), better("Flip [gold]")]));
+    """
+    said = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout) == [[1, 2], [1], 1, -1]
