@@ -14,6 +14,7 @@ from tools.cli import (
     CommandParser,
     add_json_option,
     grade,
+    positive,
     print_json,
     print_stderr,
     run_and_leave,
@@ -76,6 +77,7 @@ def parser() -> CommandParser:
     add("--model", default="", metavar="NAME", help="the model that it used, if that is known")
     description = f"what it did: JSON Lines ({find_page('docs/guide/see-and-export.md')}), or ATIF"
     add("--trajectories", type=Path, metavar="FILE", help=description)
+    add("--epoch", type=positive, metavar="N", help="of a log of Inspect AI with several")
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add_json_option(command_line)
@@ -169,12 +171,14 @@ def _import(arguments: argparse.Namespace) -> Path:
     model = arguments.model
     trajectories = arguments.trajectories
     encoded = arguments.encoded
+    notes = list[str]()
     with tempfile.TemporaryDirectory() as folder:
         if file.suffix in (".json", ".eval"):
-            log = inspect_log.convert_inspect_log(file, Path(folder))
+            log = inspect_log.convert_inspect_log(file, Path(folder), arguments.epoch)
             file = log.rankings
             model = model or log.model
             trajectories = log.trajectories
+            notes = log.notes
             encoded = True
         try:
             return import_run.import_run(
@@ -185,6 +189,7 @@ def _import(arguments: argparse.Namespace) -> Path:
                 model=model,
                 trajectories=trajectories,
                 encoded=encoded,
+                notes=notes,
             )
         except DataError as error:
             if file == arguments.run:

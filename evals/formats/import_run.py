@@ -10,7 +10,7 @@ usage stay unknown. Left out: runs of parts of a split.
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -95,11 +95,12 @@ def import_run(
     model: str = "",
     trajectories: Path | None = None,
     encoded: bool = False,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Make a run folder of a TREC run file in `runs`, score it, and return its path.
 
-    `encoded`: ids are percent-encoded. DataError, with nothing left, for a file that does not fit
-    the environment.
+    `encoded`: ids are percent-encoded; `notes` are for readers of its scores. DataError, with
+    nothing left, for a file that does not fit the environment.
     """
     hashing = start_thread(partial(files.sha256, file))  # which gives Python's lock away
     query_ids = [query.query_id for query in environment.queries]
@@ -128,7 +129,7 @@ def import_run(
             "trajectories": trajectories and files.sha256(trajectories),
             "encoded": encoded,
             "usage": not counts["unpriced"],
-            "notes": _make_notes(counts, environment, run_file.left_out),
+            "notes": [*_make_notes(counts, environment, run_file.left_out), *notes],
         }
         config = make_config(task, name, model, imported)
         path = run_folder.run_path(runs, config)

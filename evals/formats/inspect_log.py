@@ -22,22 +22,31 @@ class ConvertedLog(NamedTuple):
     model: str
     rankings: Path
     trajectories: Path
+    notes: list[str]  # what else a reader of the run should know
 
 
-def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
-    """Write the rankings and trajectories of a log into `folder`.
+def convert_inspect_log(log: Path, folder: Path, epoch: int | None = None) -> ConvertedLog:
+    """Write the rankings and trajectories of a log's `epoch` into `folder`.
 
-    DataError for a file that is no log of a task of Sextant's as JSON.
+    DataError for a file that is no log of a task of Sextant's as JSON, and for several epochs if
+    none is named.
     """
     try:
         content = schemas.parse_json_exact(JsonObject, files.read_input(log, MAX_BYTES))
-        rows = [_make_row(sample) for sample in content["samples"]]
+        samples = content["samples"]
+        epochs = sorted({sample.get("epoch", 1) for sample in samples})
+        chosen = [sample for sample in samples if epoch in (None, sample.get("epoch", 1))]
+        rows = [_make_row(sample) for sample in chosen]
         model = str(content["eval"]["model"])
+        status = str(content["status"])
     except (ValueError, LookupError, TypeError, AttributeError):
         raise DataError(
             f"{log} is no log of one of our tasks in Inspect, as JSON; inspect log dump makes one; "
             f"a ranking is a TREC run file, in columns"
         ) from None
+    if (len(epochs) > 1 and epoch is None) or not rows:
+        listed = ", ".join(map(str, epochs)) or "none"
+        raise DataError(f"{log} has the epochs {listed}; import one of them with --epoch N")
     rankings = folder / f"{log.stem}.trec"
     with rankings.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
@@ -46,7 +55,8 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
     with trajectories.open("wb") as lines:
         for row in rows:
             lines.write(files.dumps(row).encode("utf-8", "backslashreplace") + b"\n")
-    return ConvertedLog(model, rankings, trajectories)
+    notes = [] if status == "success" else [f"Inspect's log ends with the status {status!r}"]
+    return ConvertedLog(model, rankings, trajectories, notes)
 
 
 def _make_row(sample: JsonObject) -> JsonObject:
@@ -57,6 +67,8 @@ def _make_row(sample: JsonObject) -> JsonObject:
     }
     if error := sample.get("error"):
         return row | {"steps": [], "error": error["message"]}
+    if not sample.get("scores"):
+        return row | {"steps": [], "error": "a sample without a score in Inspect's log"}
     outcomes = list[JsonObject]()
     for score in sample["scores"].values():
         metadata = score.get("metadata") or {}
@@ -68,8 +80,16 @@ def _make_row(sample: JsonObject) -> JsonObject:
 
 def _sum_usage(sample: JsonObject) -> dict[str, int]:
     by_model = sample.get("model_usage", {}).values()
+
+    def count(*names: str) -> int:
+        return sum(usage.get(name) or 0 for usage in by_model for name in names)
+
+    # Inspect leaves what was cached out of input_tokens; older logs of some providers do not, of
+    # which the total tells.
+    output = count("output_tokens")
     return {
         "calls": sum(message["role"] == "assistant" for message in sample["messages"]),
-        "input_tokens": sum(usage["input_tokens"] for usage in by_model),
-        "output_tokens": sum(usage["output_tokens"] for usage in by_model),
+        "input_tokens": count("total_tokens") - output
+        or count("input_tokens", "input_tokens_cache_read", "input_tokens_cache_write"),
+        "output_tokens": output,
     }
