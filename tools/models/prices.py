@@ -14,18 +14,19 @@ dollar.
 import json
 import os
 import re
-import reprlib
-import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, NotRequired, cast
 
-from tools import files
-from tools.errors import UnknownName, UsageError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from tools import files, schemas
+from tools.errors import UsageError
 from tools.files import expand_user_path, sextant_home
 from tools.records import JsonObject
 
@@ -266,6 +267,50 @@ def _table() -> dict[str, JsonObject]:
 
 # The user's own file
 
+
+def _day(value: Any) -> str:
+    with suppress(ValueError, TypeError):
+        return (value if isinstance(value, date) else date.fromisoformat(value)).isoformat()[:10]
+    raise ValueError("should be a date like 2026-11-01")
+
+
+def _per_token(value: float) -> float:
+    if 0 < value < _LEAST:
+        raise ValueError("should be dollars per million tokens, not per token")
+    return value / _MILLION
+
+
+def _model(name: str) -> str:
+    if not (name.endswith("*") or "/" in name):
+        raise ValueError("names no model")
+    return name
+
+
+_Name = Annotated[str, AfterValidator(_model)]
+_Day = Annotated[str, BeforeValidator(_day)]
+_Rate = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_per_token)]
+_Tokens = Annotated[int, Field(ge=1, le=_LARGEST_WINDOW)]
+
+
+class _Head(TypedDict):
+    """What stands above the sections."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+    as_of: NotRequired[_Day]
+
+
+class _Section(_Head):
+    """What stands in the section of a model: US dollars per million tokens, and tokens."""
+
+    input: _Rate
+    output: _Rate
+    cached_input: NotRequired[_Rate]
+    cache_write: NotRequired[_Rate]
+    reasoning: NotRequired[_Rate]
+    window: NotRequired[_Tokens]
+    max_tokens: NotRequired[_Tokens]
+
+
 _Entry = tuple[
     Price, int | None, int | None
 ]  # the price of a model, how many tokens it takes, and those of an answer
@@ -299,80 +344,33 @@ def _read_own(file: str | Path) -> Mapping[str, _Entry]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, changed_ns: int, size: int) -> Mapping[str, _Entry]:
-    usual = 'a section is ["openai/gpt-5.2"], its name in quotes, with input = 1.75'
+    usual = (
+        'a section is ["provider/model"], ["MODEL@http://host:port/v1"] or ["provider/begin*"], its '
+        "name in quotes, with input and output in US dollars per million tokens, 0 if it is free"
+    )
     try:
         document = files.read_toml(path)
     except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}; {usual}") from error
-    dated = _date(document.pop("as_of", None), path, "as_of")
-    dated = dated or datetime.fromtimestamp(changed_ns / 1e9, UTC).date().isoformat()
-    return {
-        name.rstrip("/"): _read_section(path, name, section, dated)
-        for name, section in document.items()
-    }
-
-
-def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
-    if not isinstance(section, dict):
-        raise UsageError(
-            f"{path} has {name} = {_shown(section)} outside of a section; only as_of may be there"
-        )
-    if not (name.endswith("*") or "/" in name):
-        forms = (
-            '["provider/model"], ["MODEL@http://host:port/v1"] or ["provider/begin*"], with the '
-            "quotes"
-        )
-        raise UsageError(f"{path} has a section {name!r}, which names no model; write {forms}")
-    if unknown := section.keys() - (known := {*_RATES, "as_of", "window", "max_tokens"}):
-        raise UnknownName(f"key of {name!r} in {path}", min(unknown), sorted(known))
-    rates: JsonObject = {
-        key: _rate(section[key], path, name, key) for key in _RATES if key in section
-    }
-    for key in ("input", "output"):
-        if key not in rates:
-            raise UsageError(
-                f"{path}: {name!r} has no {key}; write its US dollars per million tokens, 0 if it "
-                f"is free"
-            )
-    counts = {key: section.get(key) for key in ("window", "max_tokens")}
-    for key, count in counts.items():
-        if count is not None and not (type(count) is int and 0 < count <= _LARGEST_WINDOW):
-            wrong = f"{path}: {key} of {name!r} is {_shown(count)}"
-            raise UsageError(f"{wrong}; write a number of tokens, 1 to {_LARGEST_WINDOW:,}")
-    as_of = _date(section.get("as_of"), path, f"as_of of {name!r}") or dated
-    # The source is the file's name, without its folder: it goes into what others read.
-    entry_price = Price(**{"cached_input": rates["input"], **rates}, source=path.name, as_of=as_of)
-    return entry_price, counts["window"], counts["max_tokens"]
-
-
-def _rate(value: Any, path: Path, name: str, key: str) -> float:
-    message = f"{path}: {key} of {name!r} is {_shown(value)}; write US dollars per million tokens"
-    # Not math.isfinite(), which fails for an integer that no float can hold. nan is in no range.
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value <= sys.float_info.max
-    ):
-        raise UsageError(f"{message}, 0 or more")
-    if 0 < value < _LEAST:
-        raise UsageError(f"{message}, not per token")
-    return value / _MILLION
-
-
-def _date(value: Any, path: Path, label: str) -> str | None:
-    if value is None:
-        return None
-    with suppress(ValueError):
-        value = date.fromisoformat(value) if isinstance(value, str) else value
-    if not isinstance(value, date):
-        raise UsageError(f"{path}: {label} is {_shown(value)}; write a date like 2026-11-01")
-    return value.isoformat()[:10]  # of a time, its day
-
-
-def _shown(value: Any) -> str:
+    stray = {name: value for name, value in document.items() if not isinstance(value, dict)}
     try:
-        return reprlib.repr(
-            value
-        )  # shortens it, and unlike repr() takes tables in tables without end
-    except ValueError:
-        return "an endless number"  # Python prints no integer of more than 4,300 digits
+        dated = schemas.validate(_Head, stray).get("as_of")
+        dated = dated or datetime.fromtimestamp(changed_ns / 1e9, UTC).date().isoformat()
+        sections = schemas.validate(dict[_Name, _Section], _without(document, stray))
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}; {usual}") from None
+    return {
+        name.rstrip("/"): _entry(section, path.name, dated) for name, section in sections.items()
+    }
+
+
+def _without(table: JsonObject, others: Collection[str]) -> JsonObject:
+    return {name: value for name, value in table.items() if name not in others}
+
+
+def _entry(section: JsonObject, source: str, dated: str) -> _Entry:
+    """Return the entry of a section; `source` is the file's name, without its folder: others read it."""
+    rates = {key: section[key] for key in _RATES if key in section}
+    as_of = section.get("as_of", dated)
+    entry_price = Price(**{"cached_input": rates["input"], **rates}, source=source, as_of=as_of)
+    return entry_price, section.get("window"), section.get("max_tokens")
