@@ -11,19 +11,23 @@ tables/study-seconds.csv: all else is the same whenever and however often the st
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from evals.reporting import figure_layout, report_page
 from evals.reporting import report as build
+from evals.reporting.plots import COLUMNS
 from evals.reporting.report_page import Report, ReportSection, report_table
 from evals.reporting.report_plots import (
     INTERVALS,
     Panel,
+    PaperPlot,
     Point,
     Series,
     draw,
+    draw_for_paper,
     draw_panel,
 )
 from evals.reporting.report_tables import (
@@ -39,7 +43,7 @@ from evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhauste
 from evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
 from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from evals.scoring.statistics import bootstrap_mean
-from evals.studies import paper_plots, significance
+from evals.studies import significance
 from evals.studies.run_cells import CellResult
 from evals.studies.study_file import StudyFile
 from tools import files as disk
@@ -473,9 +477,10 @@ def make_report(
 ) -> tuple[Report, dict[str, str | bytes]]:
     """Return the report of a study with its `figures` (lay_out), and the files that go with it."""
     panels = _titled_panels(results, figures)
-    with paper_plots.drawing(panels) as finish_drawing:
-        report = _build_report(results, figures, panels)
-        files = finish_drawing()
+    report = _build_report(results, figures, panels)
+    files: dict[str, str | bytes] = {}
+    for panel, width_name in product(panels, COLUMNS):
+        files |= draw_for_paper(PaperPlot(*panel, width_name))
     seconds = _seconds_table(results)
     for printed in [*report.tables, seconds]:
         files[f"tables/{printed.stem}.tex"] = printed.to_latex()

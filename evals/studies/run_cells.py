@@ -11,7 +11,6 @@ pending; once the budget is used up, all that would send something. The others g
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -37,7 +36,6 @@ from evals.running.runner import OUTAGE
 from evals.scoring.random_and_ideal import KINDS, bound
 from evals.scoring.scored_run import ScoredRun, read_scored_run
 from evals.studies.cell_states import CellStates
-from evals.studies.second_process import SecondProcess
 from evals.studies.study_file import StudyCell
 from tools import retrievers
 from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
@@ -434,33 +432,20 @@ def run_cells(
         if board:
             board.end(result)
 
-    with (
-        board.live if board and board.draws else nullcontext(),
-        SecondProcess(cells, metric) as second_process,
-    ):
+    with board.live if board and board.draws else nullcontext():
         if board and board.draws:
             guard_prints()
         while waiting:
-            busy = set[int]()
-            remaining = deque(waiting)
-            cell_seconds = 0.0
-            while remaining or second_process.numbers:
+            busy = []
+            for number in waiting:
                 check_interrupts()
-                second_process.give(remaining, cell_seconds)
-                ended = []
-                if remaining:
-                    started = time.monotonic()
-                    number = remaining.popleft()
-                    ended.append((number, make(number)))
-                    cell_seconds = time.monotonic() - started
-                for number, result in [*ended, *second_process.take(remaining)]:
-                    if result:
-                        end(number, result)
-                    else:
-                        busy.add(number)
+                if result := make(number):
+                    end(number, result)
+                else:
+                    busy.append(number)
             if len(busy) == len(waiting):
                 time.sleep(POLL)
-            waiting = [number for number in waiting if number in busy]
+            waiting = busy
     return [results[number] for number in range(len(cells))]
 
 

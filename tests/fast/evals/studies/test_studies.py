@@ -16,9 +16,9 @@ from evals import compare as comparing
 from evals import study as module
 from evals.scoring.random_and_ideal import bound
 from evals.scoring.statistics import detectable_over, sign_flip
-from evals.studies import paper_plots, significance, study_file
 from evals.studies import results as studies
 from evals.studies import run_cells as work
+from evals.studies import significance, study_file
 from tools.errors import UsageError
 
 ROOT = Path(__file__).parents[4]
@@ -62,7 +62,7 @@ def command(command_of, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves out the figures in the widths of papers, which take seconds."""
-    monkeypatch.setattr(paper_plots, "COLUMNS", {})
+    monkeypatch.setattr(studies, "COLUMNS", {})
 
 
 def test_lists_multiply_and_rows_are_named_by_what_differs():
