@@ -1,7 +1,7 @@
 """Text for a terminal: paragraphs, lists of names and tables, fitted to its width.
 
-Lines break between words. A table that is too wide first wraps its columns of words; then rows
-become columns, or the table is drawn in parts, each with the first column. In a file or a pipe,
+Lines break between words. A table that is too wide first wraps its columns of words; then it is
+drawn in parts, each with the first column. In a file or a pipe,
 which have no width, paragraphs and tables stay whole; $COLUMNS gives them one.
 """
 
@@ -90,16 +90,6 @@ class Grid(NamedTuple):
         heads = [self.heads[column] for column in columns]
         return Grid(heads, rows, names)
 
-    def transpose(self) -> "Grid":
-        """Return the table with a column for each row, and a row for each column."""
-        first, *others = self.columns()
-        names: Sequence[int] = (0,)
-        for row in self.rows:
-            for column in self.names:
-                if len(row[column].split()) > 2:
-                    names = range(len(first))
-        return Grid(first, others, names)
-
 
 def first_sentence(text: str | None) -> str:
     """Return the first sentence of a docstring, in one line."""
@@ -146,7 +136,7 @@ def draw(grid: Grid, width: int | None) -> str:
         natural = FittedWidths(_natural_widths(grid), GAPS[0])
         return _draw_part(grid, natural)
     parts = list[str]()
-    for part in _fit(grid, width):
+    for part in [grid] if _fit_widths(grid, width) else _split(grid, width):
         widths = _fit_widths(part, width)
         if widths is None:
             widths = FittedWidths(_natural_widths(part), GAPS[-1])
@@ -165,16 +155,6 @@ class FittedWidths(NamedTuple):
         """Return the characters of a line, with one at each end."""
         gaps = len(self.columns) - 1
         return sum(self.columns) + self.gap * gaps + 2
-
-
-def _fit(grid: Grid, width: int) -> list[Grid]:
-    """Return the table, or the parts that it is drawn in; rows become columns if that takes fewer."""
-    if _fit_widths(grid, width):
-        return [grid]
-    choices = [_split(grid, width)]
-    if _count_keys(grid) == 1:
-        choices.append(_split(grid.transpose(), width))
-    return min(choices, key=len)
 
 
 def _split(grid: Grid, width: int) -> list[Grid]:
