@@ -1,4 +1,4 @@
-"""`python -m environments list | show | fetch | check | search | init`: the data of tasks, without
+"""`python -m environments list | show | fetch | check | search | init | make`: the data of tasks, without
 a run.
 
 Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
@@ -7,6 +7,7 @@ Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
 import argparse
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import environments
@@ -44,6 +45,7 @@ VERBS = {
     "check": "whether a task's data is whole",
     "search": "try a task's search tool by hand",
     "init": "write the benchmark.toml of a folder with data of your own",
+    "make": "make a task of documents in files, and of queries and judgements of your own",
 }
 
 
@@ -61,7 +63,7 @@ def parser() -> CommandParser:
     for name, help_text in VERBS.items():
         verb = verbs.add_parser(name, help=help_text, description=help_text)
         add = verb.add_argument
-        if name != "list":
+        if name not in ("list", "make"):
             help_text = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
             add(
                 "task",
@@ -86,8 +88,15 @@ def parser() -> CommandParser:
             )
         if name in ("show", "check"):
             add("--relevant-from", type=grade, metavar="N", help=RELEVANT_FROM)
-        if name not in ("fetch", "init"):
+        if name not in ("fetch", "init", "make"):
             add_json_option(verb)
+    add = verbs.choices["make"].add_argument
+    add("folder", type=Path, metavar="FOLDER", help="where the task goes; it must not be there")
+    about = "files and folders of documents: Word, PDF, HTML, XML, Markdown, text, tables"
+    add("--corpus", type=Path, nargs="+", required=True, metavar="FILES", help=about)
+    for name in ("queries", "qrels"):
+        about = f"the {name}, in a form that a folder of your own may have"
+        add(f"--{name}", type=Path, required=True, metavar="FILE", help=about)
     add = verbs.choices["search"].add_argument
     help_text = (
         f"one of {', '.join(retrievers.RETRIEVERS)}, your own as FILE.py:CLASS, or made of them"
@@ -133,6 +142,7 @@ def command(arguments: argparse.Namespace) -> int:
         "check": _check,
         "search": _search,
         "init": _init,
+        "make": _make,
     }
     verbs[arguments.verb](arguments)
     return 0
@@ -324,9 +334,21 @@ def _init(arguments: argparse.Namespace) -> None:
     path.write_text(text, encoding="utf-8")
     for line in (*findings, f"wrote {path}; every line of it may be changed or left out"):
         show([line])
+    _say_next(arguments.task)
+
+
+def _make(arguments: argparse.Namespace) -> None:
+    from evals.build.make_task import make_task  # NumPy: not for --help
+
+    with announced(f"making {arguments.folder}"):
+        lines = make_task(arguments.folder, arguments.corpus, arguments.queries, arguments.qrels)
+    show([*lines, f"wrote {arguments.folder}"])
+    _say_next(str(arguments.folder))
+
+
+def _say_next(task: str) -> None:
     for command in ("environments check", "evals.run --program multihop --task"):
-        typed = f"python -m {command} {shlex.quote(arguments.task)}"
-        print_command(" ", typed)
+        print_command(" ", f"python -m {command} {shlex.quote(task)}")
 
 
 if __name__ == "__main__":

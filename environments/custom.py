@@ -611,12 +611,14 @@ def _hints(settings: Settings) -> dict[str, str]:
     return hints
 
 
-def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+def draft_benchmark_toml(
+    folder: Path, columns: Mapping[str, str], name: str = ""
+) -> tuple[str, tuple[str, ...]]:
     """Return (the text of a benchmark.toml for the data in `folder`, findings in it)."""
     read = read_collection(folder, disk.sextant_home(), columns)
     example = next(iter(read.documents.stream())).text[:40]
     lines = [
-        f"name = {schemas.to_toml(name_slug(folder.name))}  # runs and tables call the task own/NAME",
+        f"name = {schemas.to_toml(name_slug(name or folder.name))}  # runs and tables call the task own/NAME",
         f"objective = {schemas.to_toml(GENERIC)}  # what counts as a find; models read it with every "
         f"query",
         f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',

@@ -6,7 +6,6 @@ Reads data through `environments.load` alone, and prints nothing.
 import dataclasses
 import hashlib
 import json
-import zlib
 from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
@@ -147,26 +146,13 @@ def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
 
 
 def _sample(environment: Environment, query: Query) -> JsonObject:
-    """Return a query with a relevant document and an irrelevant one.
-
-    If none is judged irrelevant, it is an unjudged document of its pool or corpus.
-    """
+    """Return a query with a relevant document, and one that is judged not to be, as far as there are."""
     grades = environment.qrels[query.query_id]
     judged = environment.judgements[environment.headline]
     unit = judged.unit_of or str
     documents = environment.documents
-    doc_ids = sorted(query.candidates) if query.candidates else documents.doc_ids
-    # The start differs by query: in MultiConIR, a document and its neighbours differ in a sentence.
-    start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
-    turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
     relevant = judged.relevant(query.query_id)
     irrelevant = next((doc_id for doc_id in grades if doc_id not in relevant), None)
-    if not irrelevant:
-        seen_ids = query.excluded
-        unjudged = (
-            doc_id for doc_id in turned if unit(doc_id) not in grades and doc_id not in seen_ids
-        )
-        irrelevant = next(unjudged, None)
 
     def show(identifier: str) -> dict[str, str]:
         document = documents.get(identifier) or documents.get(f"{identifier}:0")
@@ -335,10 +321,7 @@ def _describe_scale(grade_counts: Counter[float]) -> str:
     if len(grade_counts) <= 8:
         return ", ".join(f"{grade:g}: {count}" for grade, count in sorted(grade_counts.items()))
     # E.g. means of the grades of several people.
-    low = sum(count for grade, count in grade_counts.items() if grade <= 0)
-    high = sum(count for grade, count in grade_counts.items() if grade >= 1)
-    between = grade_counts.total() - low - high
-    return f"0 or less: {low}, between 0 and 1: {between}, 1 or more: {high}"
+    return f"{min(grade_counts):g} to {max(grade_counts):g}"
 
 
 def _masks(environment: Environment) -> CheckResult:

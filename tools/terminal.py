@@ -8,7 +8,6 @@ which have no width, paragraphs and tables stay whole; $COLUMNS gives them one.
 import io
 import math
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -197,8 +196,7 @@ def _fit_widths(grid: Grid, width: int) -> FittedWidths | None:
     least = _least_widths(grid)
     for gap in GAPS[1:]:
         if FittedWidths(least, gap).total <= width:
-            shrunk = _shrink(FittedWidths(natural, gap), least, width)
-            return _widen_words(grid, shrunk, natural)
+            return _shrink(FittedWidths(natural, gap), least, width)
     return None
 
 
@@ -213,24 +211,6 @@ def _shrink(fitted: FittedWidths, least: Sequence[int], width: int) -> FittedWid
                 shrinking.append(index)
         widest = max(shrinking, key=widths.__getitem__)
         widths[widest] -= 1
-    return FittedWidths(widths, fitted.gap)
-
-
-def _widen_words(grid: Grid, fitted: FittedWidths, natural: Sequence[int]) -> FittedWidths:
-    """Return widths in which columns of words have what heads, once wrapped, leave free."""
-    widths = list(fitted.columns)
-    free = 0
-    for index, (head, *cells) in enumerate(grid.columns()):
-        if index in grid.names or widths[index] == natural[index]:
-            continue
-        lines = textwrap.wrap(head, widths[index])
-        needed = max(map(_cell_width, [*lines, *cells]))
-        free += widths[index] - needed
-        widths[index] = needed
-    for index in grid.names:
-        wider = min(natural[index] - widths[index], free)
-        widths[index] += wider
-        free -= wider
     return FittedWidths(widths, fitted.gap)
 
 

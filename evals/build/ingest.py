@@ -66,7 +66,8 @@ class CorpusSettings:
         ""
     )
     form: Annotated[
-        str, "table, text, markdown, html, pdf, wikitext or xml; empty: as the files' names say"
+        str,
+        "table, text, markdown, html, pdf, docx, wikitext or xml; empty: as the files' names say",
     ] = ""
     id: Annotated[str, "column of the id; empty: a usual one, or else a digest of the text"] = ""
     text: Annotated[
@@ -328,10 +329,7 @@ class _Ingestion:
             ", ..." if len(self.over_limits) > _NAMED else ""
         )
         count = plural(len(self.over_limits), "file or document is", "files or documents are")
-        return (
-            f"{count} left out as over a limit of corpus.file_seconds, file_memory or file_text: "
-            f"{named}"
-        )
+        return f"{count} left out, damaged or over corpus.file_seconds, file_memory or file_text: {named}"
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""

@@ -658,9 +658,7 @@ def explain_missing_published(group: Group, tables: Sequence[SystemFigures]) -> 
     """The reason why a group has no published row; "" if it has some."""
     if any(table.of_kind("published") for table in tables):
         return ""
-    tasks = (*group.tasks, _mean_task(group))
-    splits = {figure.split for figure in published.figures() if figure.task in tasks}
-    reason = "the paper has none for this variant and these metrics"
+    reason = "the paper has none for this variant, split, part of the queries and these metrics"
     if group.data == "mini":
         reason = (
             "these are the bundled miniatures, which are invented. They stand beside runs over "
@@ -669,8 +667,4 @@ def explain_missing_published(group: Group, tables: Sequence[SystemFigures]) -> 
         )
     elif group.data != "full":
         reason = "the data is a folder's, not the pinned release that evals.run --data full reads"
-    elif group.queries:
-        reason = "only a part of the queries was asked"
-    elif splits and group.split not in splits:
-        reason = f"the paper's are for --split {' and '.join(sorted(splits))}"
     return f"No published figures: {reason}"

@@ -82,8 +82,6 @@ LANGUAGE = (
     f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)}, "
     f"Win(LABEL) and your own as FILE.py:NAME; RR(rel=2)@10 counts documents from grade 2 on"
 )
-# Units of a ranking that are looked for one by one: with more, one pass over it takes less time.
-_FEW = 10
 WHOLE_RANKING = 1_000_000_000  # the depth of a metric without one
 _RANKING_NAME = re.compile(r"(.*?)(?:\(rel=(\d+)\))?(?:@([1-9]\d{0,8}))?", re.DOTALL)
 _LARGEST_VALUE = 2**53  # of a user's metric, so that scores.csv holds it exactly
@@ -266,11 +264,7 @@ def compute(
             return None
         return _compare(name, query_id, rankings, environment)
     judgements = environment.judgements[environment.headline]
-    doc_ids = rankings[query_id].doc_ids
-    metric = parse_metric(name)
-    if metric.function in RANKING and judgements.unit_of is None:
-        doc_ids = doc_ids[: metric.depth]  # it depends on no document further down
-    return apply_metric(name, judge_ranking(doc_ids, judgements, query_id))
+    return apply_metric(name, judge_ranking(rankings[query_id].doc_ids, judgements, query_id))
 
 
 def is_pairwise(name: str) -> bool:
@@ -381,10 +375,7 @@ def judge_units(
 
 def find_positions(wanted: set[str], units: Sequence[str]) -> dict[str, int]:
     """Return where the `wanted` units stand that are among `units`, each of which is there once."""
-    shared = wanted.intersection(units)
-    if len(shared) < _FEW:
-        return {unit: units.index(unit) for unit in shared}
-    return {unit: position for position, unit in enumerate(units) if unit in shared}
+    return {unit: position for position, unit in enumerate(units) if unit in wanted}
 
 
 def measure_unjudged(

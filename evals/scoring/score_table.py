@@ -262,7 +262,7 @@ def _usage(usage: JsonObject) -> str:
     """Return tokens and prices, with a comma before each."""
     tokens_in = f"{plural(usage['input_tokens'], 'token')} in"
     if cached := usage.get("cached_tokens"):
-        tokens_in += f" ({cached:,} cached by the provider{_saving(usage)})"
+        tokens_in += f" ({cached:,} cached by the provider)"
     tokens_out = f"{usage['output_tokens']:,} out"
     if thinking := usage.get("reasoning_tokens"):
         tokens_out += f" ({thinking:,} of them thinking)"
@@ -272,17 +272,6 @@ def _usage(usage: JsonObject) -> str:
     if unmetered := usage.get("unmetered"):
         words.append(f"{plural(unmetered, 'call')} without usage reported")
     return ", " + ", ".join(words)
-
-
-def _saving(usage: JsonObject) -> str:
-    paid = usage["paid_usd"]
-    listed = usage["list_usd"]
-    if paid is None or listed is None or listed <= paid:
-        return ""
-    if usage.get("cached_calls") or usage.get("cached"):
-        # The list price includes what answers of earlier runs would have cost.
-        return ""
-    return f", which saved ${listed - paid:.4f}"
 
 
 def _price(usage: JsonObject) -> str:

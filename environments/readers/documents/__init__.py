@@ -28,9 +28,11 @@ FORMS = {
     "markdown": (".md", ".markdown"),
     "html": (".html", ".htm", ".xhtml"),
     "pdf": (".pdf",),
+    "docx": (".docx",),
     "wikitext": (".wiki", ".wikitext", ".mediawiki"),
     "xml": (".xml",),
 }
+UNREADABLE = "files that cannot be read"
 OTHER_FORM = "files of another form, left out"
 _NAMED = 5  # links in a message
 
@@ -93,9 +95,9 @@ def read(
     """Yield (place, row) of everything in `files`, in order. DataError, with its place, for damaged
     data.
 
-    A file that is over the `limits` is left out, of which `leave` is told: its name, the reason,
-    the evidence. Without `leave`, it is a DataError. Tables and plain texts are read line by line,
-    so no file of these stalls.
+    A file that is over the `limits`, or damaged and no table, is left out, of which `leave` is told:
+    its name, the reason, the evidence. Without `leave`, it is a DataError. Tables and plain texts are
+    read line by line, so no file of these stalls.
     """
     leave = leave or _refuse
     forms = [_find_form(path, form) for path in files]
@@ -106,15 +108,18 @@ def read(
             doc_id = path.relative_to(root).as_posix() if path != root else path.name
             if name == "table":
                 yield from _read_table(path)
-            elif name in PACKAGES:
-                yield from readers.read(path, name, doc_id, record)
-            else:
-                try:
-                    row = {"id": doc_id, **pages.read_text(path, limits.text << 20)}
-                except raw_files.TooLarge as error:
-                    leave(doc_id, TOO_MUCH_TEXT, str(error))
-                    continue
-                yield str(path), row
+                continue
+            try:
+                tables.read_id(doc_id, str(path))
+                if name in PACKAGES:
+                    yield from readers.read(path, name, doc_id, record)
+                else:
+                    text = pages.read_text(path, limits.text << 20)
+                    yield str(path), {"id": doc_id, **text}
+            except raw_files.TooLarge as error:
+                leave(doc_id, TOO_MUCH_TEXT, str(error))
+            except DataError as error:
+                leave(doc_id, UNREADABLE, str(error))
 
 
 def _find_form(path: Path, form: str) -> str:

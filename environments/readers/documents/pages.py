@@ -5,6 +5,7 @@ A page of a scanned PDF has no text; nothing is recognised from images.
 """
 
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -19,6 +20,7 @@ from tools.installation import explain_missing
 NEEDED = {  # form -> the package that reads it, and what needs it
     "html": ("trafilatura", "web pages"),
     "pdf": ("pypdf", "PDFs"),
+    "docx": ("docx", "Word documents"),
     "wikitext": ("mwparserfromhell", "wikitext and dumps of wikis"),
 }
 
@@ -97,6 +99,20 @@ def read_pdf(path: Path) -> Mapping[str, str]:
         raise DataError(
             f"{path} cannot be read as PDF ({str(error) or type(error).__name__:.100})"
         ) from None
+
+
+def read_docx(path: Path) -> Mapping[str, str]:
+    """Return the title and the text of a Word document: headings as Markdown's, a table row by row."""
+    docx = need(*NEEDED["docx"])
+    document = docx.Document(str(path))
+    blocks = []
+    for block in document.iter_inner_content():
+        if hasattr(block, "rows"):
+            blocks += [" | ".join(cell.text for cell in row.cells) for row in block.rows]
+            continue
+        level = re.fullmatch(r"Heading (\d)", block.style.name)
+        blocks.append(f"{'#' * int(level[1])} {block.text}" if level else block.text)
+    return {"title": document.core_properties.title, "text": "\n\n".join(blocks)}
 
 
 def _list_pages(file: Any) -> Iterator[Any]:

@@ -17,19 +17,21 @@ from typing import Any, NamedTuple
 
 from environments.readers import raw_files
 from environments.readers.documents.markup import Unwritten, XmlPaths, read_wikitext, read_xml
-from environments.readers.documents.pages import read_html, read_pdf
+from environments.readers.documents.pages import read_docx, read_html, read_pdf
 from tools.errors import DataError, SextantError
 from tools.forkserver import serve_forks
 
 PACKAGES = {
     "html": "trafilatura",
     "pdf": "pypdf",
+    "docx": "docx",
     "wikitext": "mwparserfromhell",
     "xml": "mwparserfromhell",
 }
 _PAGES = {
     "html": read_html,
     "pdf": read_pdf,
+    "docx": read_docx,
     "wikitext": read_wikitext,
 }
 MIB = 1 << 20

@@ -256,9 +256,9 @@ def test_published_rows_stand_beside_the_full_release_with_paper_table_and_row(f
         ({}, "bundled miniatures"),
         ({"split": "all"}, "bundled miniatures"),
         (full(data="folder"), "a folder's"),
-        (full(split="test"), "the paper's are for --split all"),
-        (full(asked={"limit": 5, "query_ids": []}), "only a part of the queries"),
-        (full(asked={"limit": None, "query_ids": ["q0"]}), "only a part of the queries"),
+        (full(split="test"), "the paper has none for this"),
+        (full(asked={"limit": 5, "query_ids": []}), "part of the queries"),
+        (full(asked={"limit": None, "query_ids": ["q0"]}), "part of the queries"),
     ],
     ids=str,
 )
