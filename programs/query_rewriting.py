@@ -57,8 +57,8 @@ class Rewrite(Program):
 
     def __post_init__(self) -> None:
         signature = RewriteDescription if self.lens == "stance" else RewriteWithRationale
-        advice = get_lens(self.lens).search
-        self.rewrite = predict(with_advice(signature, advice), tokens=500)
+        lens = get_lens(self.lens)
+        self.rewrite = predict(with_advice(signature, lens.rewrite or lens.search), tokens=500)
 
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for the rewritten text."""

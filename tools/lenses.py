@@ -18,6 +18,7 @@ class Lens(NamedTuple):
     annotate: str  # the attribute that an index notes (tools/retrievers/lens/lens_index.py)
     solved: str = ""  # in place of `recognise`, if solutions are given with the texts
     select: str = ""  # in place of `recognise`, for selecting what a search of several returned
+    rewrite: str = ""  # in place of `search`, where there is one search
 
 
 LENSES = {
@@ -116,6 +117,11 @@ LENSES = {
         select=(
             "Ask of each passage whether the same hand wrote it. Signs are vocabulary, the build "
             "of sentences, punctuation, tone, rhetorical devices, and the themes it prefers."
+        ),
+        rewrite=(
+            "What is wanted was written by the same hand. Write a query that describes this hand: "
+            "its vocabulary, the build of its sentences, its tone, and whatever else of its style "
+            "gives it away."
         ),
     ),
 }

@@ -54,6 +54,15 @@ def test_a_rationale_is_asked_for_except_for_a_stance_and_is_not_searched_for(to
     assert ["rationale" in prompt for prompt in prompts(server)] == [True, False]
 
 
+def test_an_authors_hand_is_asked_for_by_the_papers_features_without_themes_or_later_searches(
+    toolbox, server
+):
+    answered(Rewrite(toolbox, lens="authorship"), server)
+    [prompt] = prompts(server)
+    assert all(word in prompt for word in ("vocabulary", "the build of its sentences", "tone"))
+    assert "theme" not in prompt and "Later searches" not in prompt
+
+
 @pytest.mark.parametrize(
     ("program", "text"),
     [
