@@ -2,7 +2,7 @@
 
 `crumb/legal_qa` searches passages, `crumb/legal_qa:document` whole documents; three tasks were
 never cut, and have the same text in both. Three others are judged by document when passages are
-searched (MaxP, section 3.1 of the paper): 2,000 passages are retrieved, and a document takes its
+searched (MaxP, sections 3.1 and 4.3): 2,000 passages are retrieved, and a document takes its
 best passage's rank. The official script keeps the passage's id, which no judgement has; here it is
 the parent's. Validation queries are the dev split.
 
@@ -39,7 +39,7 @@ PASSAGE = "passage"
 DOCUMENT = "document"
 Grades = dict[str, float]
 _QRELS = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
-MAX_P_DEPTH = 2000  # passages a query, section 4 of the paper
+MAX_P_DEPTH = 2000  # passages a query, section 4.3 of the paper
 
 
 class Task(NamedTuple):

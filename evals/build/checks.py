@@ -57,7 +57,7 @@ from tools.waiting import announced
 
 NDCG = "nDCG@10"
 WIN = "Win"
-POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 3)
+POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 5)
 TOP = 10  # documents of each system that a pool is made of
 PAIRS = 100  # that a second judge grades again
 ALIKE = 0.5  # similarity of queries

@@ -1,7 +1,7 @@
 """Write the objective of a task, its description for models: from queries, each with a right and a
 tempting document.
 
-BIRCO has models read such a paragraph next to the query (section 3, appendix B); the wording is
+BIRCO has models read such a paragraph next to the query (section 4.4, appendix B); the wording is
 ours.
 """
 

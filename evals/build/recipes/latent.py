@@ -1,6 +1,6 @@
 """The recipe `latent`: documents that share an unstated trait, and queries that ask for it.
 
-OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 3, appendices D.1 to
+OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 4, appendices D.1 to
 D.3): stages find who carries an attribute, and which; equal attributes get one label; each group is
 validated, gets a query, and every pair is graded again. Documents that are removed on the way stay
 in the corpus, as near misses. docs/decisions/building.md says how this differs from the paper.
