@@ -51,6 +51,7 @@ class Dense(VectorRetriever):
         search: Precision = "float32",
         like: str = "",
         weights: str = "",
+        max_tokens: int = 0,
         run_code: str = "",
     ) -> None:
         embedder = SentenceEmbedder(
@@ -59,6 +60,7 @@ class Dense(VectorRetriever):
             encoder=encoder,
             like=like,
             weights=weights,
+            max_tokens=max_tokens,
             run_code=run_code,
         )
         super().__init__(corpus, home, embedder, embedder.name, search)
@@ -77,8 +79,9 @@ class Dense(VectorRetriever):
 class SentenceEmbedder(LocalModelMixin, Embedder):
     """An Embedder by a local model, which is loaded for the first text.
 
-    `like` takes another model's row. `weights` pins the digest of the model's files; `run_code` allows code of the
-    model's own, see require_model. `encoder="int8"` computes with 8-bit weights, kept in `home`, see quantized.py.
+    `like` takes another model's row. `weights` pins the digest of the model's files. Queries and documents are cut at
+    `max_tokens`, in place of the row's lengths. `run_code` allows code of the model's own, see require_model.
+    `encoder="int8"` computes with 8-bit weights, kept in `home`, see quantized.py.
     """
 
     def __init__(
@@ -89,14 +92,19 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
         encoder: Literal["float32", "int8"] = "float32",
         like: str = "",
         weights: str = "",
+        max_tokens: int = 0,
         run_code: str = "",
     ) -> None:
-        self._found = open_model(require_model(model, "dense", like, run_code), model, weights)
+        row = require_model(model, "dense", like, run_code)
+        if max_tokens:
+            row = row._replace(max_query_tokens=max_tokens, max_document_tokens=max_tokens)
+        self._found = open_model(row, model, weights)
         self._precision = encoder
         self._home = home
         options: Any = {
             "like": like,
             "weights": self._found.weights,
+            "max_tokens": max_tokens,
             "run_code": run_code,
         }
         self.name = name_model(
