@@ -242,6 +242,13 @@ def read_instruction(instruction: str, full_name: str) -> str:
     return instruction
 
 
+def find_paper_instruction(full_name: str) -> str:
+    """Return what the models of a task's paper were told of it; "" if the paper prints nothing."""
+    plain = full_name.partition(":")[0]
+    texts = read_toml(Path(__file__).with_name("paper_instructions.toml"))
+    return str(texts.get(plain) or texts.get(plain.partition("/")[0], ""))
+
+
 def _read_instruction_file(file: str, full_name: str) -> str:
     """Return the text that a TOML file has for a task. UsageError if it has none."""
     try:
@@ -264,7 +271,7 @@ def load(
     split: str = "test",
     *,
     qrels: str = "",
-    instruction: str = "task",
+    instruction: str = "ours",
     columns: Mapping[str, str] | None = None,
     relevant_from: float | None = None,
 ) -> Environment:
@@ -289,13 +296,17 @@ def load(
     if qrels and chosen.judgements and qrels not in chosen.judgements:
         raise UnknownForTask(f"judgements of {full_name}", qrels, chosen.judgements)
     data, folder = data_folder(full_name, data)
+    instruction = read_instruction(instruction, full_name)
+    if instruction == "paper" and not (instruction := find_paper_instruction(full_name)):
+        lacks = f"no paper prints what its models were told of {full_name}"
+        raise NotApplicable(f"{lacks}; leave out --instruction paper")
     missing = (
         data,
         folder,
         split,
         sextant_home(),
         qrels,
-        read_instruction(instruction, full_name),
+        instruction,
         columns or {},
     )
     try:

@@ -34,9 +34,10 @@ COLUMNS = ("id", "text", "title", "query_id", "query", "doc_id", "grade")
 # What begins the note on columns and files of a user's own data that are not read.
 LEFT_OUT = "Left out: "
 
-# What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB
-# section 6, BIRCO +O).
-INSTRUCTIONS = ("task", "generic", "none")
+# What a query's objective says: the task in our words, or the release's where it has some; the
+# paper's text (paper_instructions.toml); words that fit any task (CRUMB's section 5.6); or nothing
+# (BIRCO's systems without +O).
+INSTRUCTIONS = ("ours", "paper", "generic", "none")
 GENERIC = "Find the documents that are relevant to the query."
 
 
@@ -365,7 +366,7 @@ class LoadRequest:
     split: str  # one of SPLITS
     home: Path  # where a large corpus may be kept in a form that opens at once
     qrels: str = ""  # which judgements lead; "" leaves it to the task
-    instruction: str = "task"  # one of INSTRUCTIONS, or a text
+    instruction: str = "ours"  # one of INSTRUCTIONS, or a text
     # Of a user's own data: name of a column -> its name in the files.
     columns: Mapping[str, str] = field(default_factory=dict)
 
@@ -409,7 +410,7 @@ class LoadRequest:
     def objective(self, of_task: str) -> str:
         """Return the objective of the queries of a task whose objective is `of_task`."""
         return {
-            "task": of_task,
+            "ours": of_task,
             "generic": GENERIC,
             "none": "",
         }.get(self.instruction, self.instruction)

@@ -66,10 +66,10 @@ def parser() -> CommandParser:
         help="solutions of documents and queries, in JSON Lines, for OBLIQ-Bench's Tournament+Soln",
     )
     add(
-        "--instructions",
-        type=Path,
-        metavar="FILE",
-        help="the instruction of each program of CRUMB's Table 4, in TOML",
+        "--instruction",
+        choices=("paper", "ours"),
+        default="paper",
+        help="what models are told of a task: what the paper prints, or our words; its rows say so",
     )
     add(
         "--task",

@@ -62,9 +62,11 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
     "rank": (
         "the last window begins at the top, where RankGPT's script may leave out the first few",
         deviations.compare_birco_pool,
+        deviations.compare_instruction,
         deviations.compare_birco_model,
     ),
     "reason": (
+        "three phrases of the document are quoted at most, where figure 13 asks for all quotes",
         "the criteria are a call of their own, once a query, where figure 13 has them in the call "
         "for each document",
         *deviations.POINTWISE,
@@ -75,10 +77,11 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
         "the query",
         *deviations.REWRITING,
     ),
-    "retrieve": (deviations.compare_bm25,),
+    "retrieve": (deviations.compare_bm25, deviations.compare_retriever_instruction),
     "rewrite": (
         deviations.compare_search,
-        deviations.compare_printed_prompts("twitter", "writing", "congress"),
+        deviations.by_task("twitter", "writing", "congress", elsewhere=deviations.OUR_ADVICE),
+        deviations.by_task("twitter", on="its prompt has no example, that of D.1.5 has one"),
         deviations.compare_obliq_model,
     ),
     "score": (deviations.compare_thinking, *deviations.POINTWISE),
@@ -101,5 +104,9 @@ def describe_deviations(config: Mapping[str, Any], *, has_candidates: bool) -> s
     """Say in a line how the program of a run differs from its paper's; "" if it does not, or if
     the run was imported.
     """
-    differing = () if config.get("imported") else DIFFERS.get(config["program"], ())
-    return deviations.describe_deviations(differing, config, has_candidates=has_candidates)
+    rows = () if config.get("imported") else DIFFERS.get(config["program"], ())
+    setup = deviations.Setup(config, has_candidates)
+    differing = "; ".join(
+        filter(None, (row if isinstance(row, str) else row(setup) for row in rows))
+    )
+    return f"{config['program']} differs from the paper's: {differing}" if differing else ""

@@ -7,7 +7,7 @@ them.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tools import pool_kinds
@@ -29,6 +29,11 @@ class Setup(NamedTuple):
         """The name of its model."""
         return str(self.config["lm"]["name"])
 
+    @property
+    def task(self) -> str:
+        """The full name of its task."""
+        return str(self.config["task"])
+
     def parameter(self, name: str) -> Any:
         """Return a parameter of its program; None for a run of an earlier version, which had none so called."""
         return self.config["parameters"].get(name)
@@ -49,15 +54,19 @@ _BIRCO_MODELS = r"gpt-4(-0613)?$|llama-2-(7|13|70)b-chat|stripedhyena"
 _CRUMB_TOKENS = 8192  # of an answer, at most (section 4.4)
 _DEFAULT_TOKENS = 4096  # of an answer, if neither the user nor the price table has a limit
 
-# What each paper means by BM25, by the beginning of a task's name; the first that fits counts.
+# The BM25 of each paper, by the beginning of a task's name (the first that fits counts): the
+# retriever here, and who says so.
+_SCRIPT = "that of the paper's script for this task, where section 5 names rank-bm25"
 BM25 = {
-    "obliq/writing": "bm25s",
-    "obliq/congress": "bm25s",
-    "obliq/": "rank_bm25",
-    "birco/": "rank_bm25",
-    "crumb/": "bm25(analyzer=english)",
-    "multiconir/": "pool_bm25",
+    "obliq/writing": ("bm25s", _SCRIPT),
+    "obliq/congress": ("bm25s", _SCRIPT),
+    "obliq/": ("rank_bm25", "the paper's (section 5)"),
+    "birco/": ("rank_bm25", "rank-bm25, as the paper names no package"),
+    "crumb/": ("bm25(analyzer=english)", "the paper's, of Pyserini (section 4.3)"),
+    "multiconir/": ("pool_bm25", "that of the paper's script"),
 }
+# Papers that print what models are told of a task (environments/paper_instructions.toml).
+_INSTRUCTED = ("crumb/", "birco/", "multiconir/")
 
 
 def uses_model(expression: str, model: str) -> bool:
@@ -70,26 +79,37 @@ def uses_model(expression: str, model: str) -> bool:
 
 def compare_search(setup: Setup) -> str:
     """Compare a run's retriever with OBLIQ-Bench's, whose programs all search with one embedding model."""
-    if uses_model(setup.retriever, _OBLIQ_EMBEDDING):
-        return ""
-    return (
-        f"it searches with {setup.retriever}, the paper's with Gemini Embedding 2, on which its "
-        f"figures rest"
-    )
+    theirs = "the paper's with Gemini Embedding 2, on which its figures rest"
+    is_theirs = uses_model(setup.retriever, _OBLIQ_EMBEDDING)
+    return "" if is_theirs else f"it searches with {setup.retriever}, {theirs}"
 
 
 def compare_bm25(setup: Setup) -> str:
     """Compare a run over BM25 with the BM25 of its task's paper."""
-    theirs = next(
-        (bm25 for prefix, bm25 in BM25.items() if setup.config["task"].startswith(prefix)), ""
-    )
-    if (
-        not theirs
-        or setup.retriever == theirs
-        or not re.match(r"\w*bm25\w*\b(?!:)", setup.retriever)
-    ):
+    if not re.match(r"\w*bm25\w*\b(?!:)", setup.retriever):
         return ""
-    return f"its BM25 is {setup.retriever}, the paper's is --retriever '{theirs}'"
+    for prefix, (theirs, source) in BM25.items():
+        if setup.task.startswith(prefix):
+            is_theirs = setup.retriever == theirs
+            return "" if is_theirs else f"its BM25 is {setup.retriever}; '{theirs}' is {source}"
+    return ""
+
+
+def compare_instruction(setup: Setup) -> str:
+    """Compare what models are told of the task with what the paper prints (CRUMB's Table 3, BIRCO's
+    appendix B, MultiConIR's appendix A).
+    """
+    if setup.config["instruction"] != "ours" or not setup.task.startswith(_INSTRUCTED):
+        return ""
+    return "it is told of the task in our words or the release's (--instruction paper)"
+
+
+def compare_retriever_instruction(setup: Setup) -> str:
+    """Compare the same for a bare retriever, if it is a model that was trained with instructions."""
+    from tools.retrievers.neural import model_table  # imports what a list of programs does not need
+
+    row = model_table.rows().get(setup.retriever.partition(":")[2].partition("(")[0])
+    return compare_instruction(setup) if row and row.instructed else ""
 
 
 def compare_model(pattern: str, theirs: str) -> Callable[[Setup], str]:
@@ -108,70 +128,59 @@ compare_birco_model = compare_model(_BIRCO_MODELS, "GPT-4, Llama 2 or StripedHye
 compare_crumb_model = compare_model(r"gemma-?3[-:]27b", "Gemma 3 27B")
 
 
+def describe_pool(setup: Setup) -> str:
+    """Return what a program ranks."""
+    if pool := setup.config.get("pool"):
+        relevant = _RELEVANT[pool_kinds.read_kind(setup.config)]
+        return f"the first {pool['size']} of {' and '.join(pool['of'])} {relevant}"
+    if setup.has_candidates:
+        return "the query's candidates"
+    return f"the first {setup.parameter('pool')} of {setup.retriever}, whatever these miss"
+
+
 def compare_tournament_pool(setup: Setup) -> str:
     """Compare a run's pool with that of OBLIQ-Bench's tournament (section 5)."""
-    pool = setup.config.get("pool")
-    if pool:
-        pool_retrievers = [str(pool_retriever) for pool_retriever in pool["of"]]
-        models = [
-            model
-            for model in _OBLIQ_POOL
-            if any(uses_model(pool_retriever, model) for pool_retriever in pool_retrievers)
-        ]
-        is_papers = len(models) == len(pool_retrievers) == len(_OBLIQ_POOL)
-        kind = pool_kinds.read_kind(setup.config)
-        if is_papers and kind == pool_kinds.ORACLE and pool["size"] == _OBLIQ_POOL_SIZE:
-            return ""
-        ours = f"the first {pool['size']} of {' and '.join(pool_retrievers)} {_RELEVANT[kind]}"
-    elif setup.has_candidates:
-        ours = "the query's candidates"
-    else:
-        ours = f"the first {setup.parameter('pool')} of {setup.retriever}, whatever these miss"
-    return (
-        f"its pool is {ours}, the paper's is some 300 of three dense retrievers, with all that is "
-        f"relevant"
+    pool = setup.config.get("pool") or {"of": [], "size": 0}
+    is_papers = (
+        pool["size"] == _OBLIQ_POOL_SIZE
+        and pool_kinds.read_kind(setup.config) == pool_kinds.ORACLE
+        and len(pool["of"]) == len(_OBLIQ_POOL)
+        and all(any(uses_model(part, model) for part in pool["of"]) for model in _OBLIQ_POOL)
     )
+    theirs = "the paper's is some 300 of three dense retrievers, with all that is relevant"
+    return "" if is_papers else f"its pool is {describe_pool(setup)}, {theirs}"
 
 
 def compare_birco_pool(setup: Setup) -> str:
     """Compare a run's pool with BIRCO's, whose queries have candidates of their own."""
-    kind = pool_kinds.read_kind(setup.config)
-    if setup.has_candidates or kind in pool_kinds.WITH_RELEVANT:
+    if setup.has_candidates or pool_kinds.read_kind(setup.config) in pool_kinds.WITH_RELEVANT:
         return ""
-    ours = f"the first {setup.parameter('pool')} of {setup.retriever}"
-    if kind:
-        pool = setup.config["pool"]
-        ours = f"the first {pool['size']} of {' and '.join(pool['of'])}"
-    return f"its pool is {ours}, the paper's queries have pools with all that is relevant"
+    theirs = "the paper's queries have pools with all that is relevant"
+    return f"its pool is {describe_pool(setup)}, {theirs}"
 
 
 def compare_ties(setup: Setup) -> str:
     """Compare the order of equal scores with BIRCO's (section 4.1)."""
     ties = str(setup.parameter("ties") or "")
-    if uses_model(ties, _BIRCO_TIES):
-        return ""
     ours = {"": setup.retriever, "dense": "all-MiniLM-L6-v2"}.get(ties, ties)
-    return (
-        f"equal scores are ordered by {ours}, the paper's by E5-Large-v2 (-P "
-        f"ties=dense:intfloat/e5-large-v2)"
-    )
+    theirs = "the paper's by E5-Large-v2 (-P ties=dense:intfloat/e5-large-v2)"
+    is_theirs = uses_model(ties, _BIRCO_TIES)
+    return "" if is_theirs else f"equal scores are ordered by {ours}, {theirs}"
 
 
-def compare_printed_prompts(*tasks: str) -> Callable[[Setup], str]:
-    """Compare the task of a run with those of OBLIQ-Bench for which it prints prompts (appendix D)."""
+def by_task(*tasks: str, on: str = "", elsewhere: str = "") -> Callable[[Setup], str]:
+    """Return a deviation on some tasks of OBLIQ-Bench, and one on all other tasks."""
+    return lambda setup: on if setup.task.removeprefix("obliq/") in tasks else elsewhere
 
-    def compare(setup: Setup) -> str:
-        if setup.config["task"] in {f"obliq/{task}" for task in tasks}:
-            return ""
-        return "its advice on this task is ours, as the paper prints no prompt for it"
 
-    return compare
+# On all tasks but those for which OBLIQ-Bench prints prompts (appendix D)
+OUR_ADVICE = "its advice on this task is ours, as the paper prints no prompt for it"
 
 
 def compare_ranking_prompts(setup: Setup) -> str:
     """Compare the task of a tournament with those of appendices D.3.6 and D.4.1; it thinks first for Math alone."""
     tasks = ("math",) if setup.parameter("think") else ("math", "writing")
-    return compare_printed_prompts(*tasks)(setup)
+    return by_task(*tasks, elsewhere=OUR_ADVICE)(setup)
 
 
 def compare_target(setup: Setup) -> str:
@@ -185,89 +194,69 @@ def compare_target(setup: Setup) -> str:
 
 def compare_solutions(setup: Setup) -> str:
     """Compare solutions with the excerpts of OBLIQ-Bench's appendix D.3.6, whose length it leaves open."""
-    if not setup.parameter("solutions"):
-        return ""
-    return f"of each solution it shows {setup.parameter('solution_chars')} characters, the paper an excerpt"
-
-
-def compare_reading(setup: Setup) -> str:
-    """Compare a reading with the prompt of OBLIQ-Bench's appendix D.5.4; that of D.4.2 has no hop."""
-    if setup.config["task"] != "obliq/congress":
-        return ""
-    return "a reading is not told which hop it is of"
+    shown = f"of each solution it shows {setup.parameter('solution_chars')} characters"
+    return f"{shown}, the paper an excerpt" if setup.parameter("solutions") else ""
 
 
 def compare_reranking(setup: Setup) -> str:
-    """Compare with OBLIQ-Bench's appendix D.5.4, which ends in a reranking."""
-    if setup.parameter("rerank"):
-        return ""
-    return "nothing is reranked in the end, as it is in appendix D.5.4 (-P rerank=N)"
+    """Compare with OBLIQ-Bench's appendix D.5.4, which ends in a reranking, for Congress alone."""
+    ends = "nothing is reranked in the end, as it is in appendix D.5.4 (-P rerank=N)"
+    return "" if setup.parameter("rerank") else by_task("congress", on=ends)(setup)
 
 
 def compare_thinking(setup: Setup) -> str:
     """Compare with BIRCO's section 4.2, which figure 12 contradicts."""
-    if not setup.parameter("think"):
-        return ""
-    return (
-        "it thinks and quotes before it scores, as in figure 12; section 4.2 has a score alone "
-        "(-P think=false)"
+    thinks = (
+        "it thinks and quotes before it scores, as in figure 12, but three phrases at most, where "
+        "that asks for all quotes; section 4.2 has a score alone (-P think=false)"
     )
+    return thinks if setup.parameter("think") else ""
 
 
 def compare_answer_length(setup: Setup) -> str:
     """Compare the longest answer with CRUMB's (section 4.4)."""
-    limit = setup.config["lm"].get("max_tokens")
-    if setup.lm == "offline" or limit is None:
-        return ""
     # The signatures have the paper's limit, which takes the place of the default.
-    if limit >= _CRUMB_TOKENS or limit == _DEFAULT_TOKENS:
+    limit = setup.config["lm"].get("max_tokens") or _DEFAULT_TOKENS
+    if setup.lm == "offline" or limit >= _CRUMB_TOKENS or limit == _DEFAULT_TOKENS:
         return ""
-    return (
-        f"an answer may have {limit:,} tokens, the paper's {_CRUMB_TOKENS:,} (--max-tokens "
-        f"{_CRUMB_TOKENS})"
-    )
+    return f"an answer may have {limit:,} tokens, the paper's 8,192 (--max-tokens {_CRUMB_TOKENS})"
 
 
 # Tasks of which OBLIQ-Bench prints a prompt for judging pooled documents (appendices D.1.4, D.2.4,
 # D.3.5) -> what differs beside the reason with each grade.
+_GOLD = (
+    "eight relevant documents are shown at most, the paper's prompt has those of the gold labels"
+)
 _JUDGING = {
-    "obliq/twitter": "",
-    "obliq/wildchat": "relevant conversations are shown, to be as strict by",
-    "obliq/math": "the query comes without the fingerprint of its solution",
+    "obliq/twitter": _GOLD,
+    "obliq/wildchat": "eight relevant conversations are shown at most, the paper's prompt has none",
+    "obliq/math": f"{_GOLD}; the query comes without the fingerprint of its solution",
 }
 
 
 def describe_judging(task: str) -> str:
     """Say in a line how grading new documents of a task differs from its paper's; "" if it has none."""
-    if task not in _JUDGING:
-        return ""
-    differing = ["a reason is given with each grade", _JUDGING[task]]
-    return f"the judge differs from the paper's: {'; '.join(filter(None, differing))}"
+    common = "the judge differs from the paper's: a reason is given with each grade"
+    return f"{common}; {_JUDGING[task]}" if task in _JUDGING else ""
 
 
 MULTI_HOP: Sequence[Deviation] = (
     compare_search,
     "a search that was made before is not made again, which costs its hop",
-    compare_reading,
+    by_task("congress", on="a reading is not told which hop it is of"),
     compare_reranking,
-    compare_printed_prompts("writing", "congress"),
+    by_task("writing", "congress", elsewhere=OUR_ADVICE),
     compare_obliq_model,
 )
-POINTWISE: Sequence[Deviation] = (compare_ties, compare_birco_pool, compare_birco_model)
+POINTWISE: Sequence[Deviation] = (
+    compare_ties,
+    compare_birco_pool,
+    compare_instruction,
+    compare_birco_model,
+)
 REWRITING: Sequence[Deviation] = (
     "the thinking is in fields of its own, not in a text before a mark",
+    compare_instruction,
     compare_answer_length,
     compare_crumb_model,
 )
-
-
-def describe_deviations(
-    deviations: Iterable[Deviation], config: Mapping[str, Any], *, has_candidates: bool
-) -> str:
-    """Say in a line which of a program's deviations its run has; "" if it has none."""
-    setup = Setup(config, has_candidates)
-    texts = [
-        deviation if isinstance(deviation, str) else deviation(setup) for deviation in deviations
-    ]
-    differing = "; ".join(filter(None, texts))
-    return f"{config['program']} differs from the paper's: {differing}" if differing else ""

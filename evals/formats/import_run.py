@@ -376,7 +376,7 @@ def make_config(
         "compiled": None,
         "pool": None,
         "max_p": environment.max_p,
-        "instruction": "task",
+        "instruction": "ours",
         "data_fingerprint": environment.fingerprint,
         "split": environment.split,
         "asked": {"limit": None, "query_ids": []},

@@ -39,6 +39,7 @@ from evals.studies import study_file
 from evals.studies.run_cells import CellResult, StudyProgress, Unfinished, run_cells
 from evals.studies.significance import find_best
 from evals.studies.study_file import list_tasks
+from programs import FLOOR
 from tools import files
 from tools.errors import DataError, SextantError
 from tools.number_format import queries
@@ -116,20 +117,15 @@ class ReproducedTable:
                     )
                 )
             row = asdict(cell)
-            row["task"] = self._name_task(cell)
-            row["published"] = row.pop("value")
-            row["ours"] = made.value
-            row["difference"] = _subtract(made.value, cell.value)
-            row["remark"] = made.remark
-            row["mark"] = marks.get(
-                (
-                    cell.task,
-                    cell.metric,
-                    cell.system,
-                ),
-                "",
-            )
-            row["deviations"] = " / ".join(made.deviations)
+            row |= {
+                "task": self._name_task(cell),
+                "published": row.pop("value"),
+                "ours": made.value,
+                "difference": _subtract(made.value, cell.value),
+                "remark": made.remark,
+                "mark": marks.get((cell.task, cell.metric, cell.system), ""),
+                "deviations": " / ".join(made.deviations),
+            }
             del row["lacks"]
             yield row
 
@@ -164,24 +160,15 @@ class ReproducedTable:
 
     def warnings(self) -> list[str]:
         """Return the reasons why the table is not comparable with the paper's."""
-        tasks = dict[str, None]()
-        for cell in self.section.cells:
-            if not cell.lacks:
-                tasks |= dict.fromkeys(list_tasks(cell.task))
+        names = {cell.task for cell in self.section.cells if not cell.lacks}
         sources = set()
         missing = []
-        for task in tasks:
+        for task in sorted({task for name in names for task in list_tasks(name)}):
             if task.partition(":")[0] not in environments.tasks():
                 # Its data is the user's own, or in a build.
                 continue
             try:
-                suite_task = environments.resolve(task)
-                sources.add(
-                    environments.data_folder(
-                        suite_task,
-                        self.conditions.data,
-                    )[0]
-                )
+                sources.add(environments.data_folder(task, self.conditions.data)[0])
             except DataError as problem:
                 # The task's cells report it, if other tasks are there.
                 missing.append(problem)
@@ -212,23 +199,9 @@ class ReproducedTable:
             if made.value is None:
                 return made._replace(remark=made.remark or "undefined for these queries")
             measured.append(made)
-        mean = fmean(
-            made.value
-            for made in measured
-            if isinstance(
-                made.value,
-                int | float,
-            )
-        )
+        mean = fmean(made.value for made in measured if isinstance(made.value, int | float))
         remark = measured[-1].remark
-        if (
-            SHIPPED in remark
-            and _differs(
-                mean,
-                cell.value,
-            )
-            and not cell.note
-        ):
+        if SHIPPED in remark and _differs(mean, cell.value) and not cell.note:
             remark += ", which gives another value than the paper prints"
         lines = dict.fromkeys(line for made in measured for line in made.deviations)
         return ReproducedCell(mean, remark, tuple(lines))
@@ -280,8 +253,22 @@ class ReproducedTable:
         return ReproducedCell(
             self._read_value(run, cell, task),
             stand_ins,
-            tuple(list_deviations([run])),
+            tuple(self._list_deviations(run, system)),
         )
+
+    def _list_deviations(self, run: ScoredRun, system: JsonMapping) -> list[str]:
+        """Return how a run differs from the paper's system, and what its pool gives away.
+
+        A bare retriever's row says what its paper leaves open, unless another retriever stands in.
+        """
+        lines = list_deviations([run])
+        if run.config["program"] != FLOOR or run.config.get("imported"):
+            return lines
+        lines = [line for line in lines if line != run.deviations]
+        is_papers = self.conditions.fields(system)[0]["retriever"] == system["retriever"]
+        if is_papers and "differs" in system:
+            lines.append(f"{system['name']} differs from the paper's: {system['differs']}")
+        return lines
 
     def _regress(
         self,
@@ -291,16 +278,16 @@ class ReproducedTable:
         """Return a figure of the regression of the mean of several systems on a feature."""
         figure, feature = split_metric(cell.metric)
         columns = []
-        remarks = dict[str, None]()
-        deviations = dict[str, None]()
+        remarks = []
+        deviations = []
         for system in self.section.runs_of(cell):
             of_system = replace(cell, system=system["name"])
             run, remark = self._find(of_system, task)
             if isinstance(run, str):
                 return ReproducedCell(None, run)
             columns.append(run.columns[run.metric])
-            remarks[remark] = None
-            deviations[run.deviations] = None
+            remarks.append(remark)
+            deviations.append(run.deviations)
         if feature == FACET_COUNT:
             values: Mapping[str, float] = read_facets(self.conditions.facets[task])
         else:
@@ -310,8 +297,8 @@ class ReproducedTable:
             return ReproducedCell(None, "fewer than three queries, or a feature that all share")
         return ReproducedCell(
             line[figure],
-            "; ".join(filter(None, remarks)),
-            tuple(filter(None, deviations)),
+            "; ".join(dict.fromkeys(filter(None, remarks))),
+            tuple(dict.fromkeys(filter(None, deviations))),
         )
 
     def _read_value(self, run: ScoredRun, cell: PaperCell, task: str) -> float | None:
@@ -323,10 +310,7 @@ class ReproducedTable:
         if cell.metric == DECLINE:
             return _measure_decline(metrics)
         name = cell.metric
-        if cell.judgements not in (
-            "",
-            run.scores["judgements"],
-        ):
+        if cell.judgements not in ("", run.scores["judgements"]):
             name += f" [{cell.judgements}]"
         measured = metrics.get(name, {})
         if self.section.about.get("resampled", True):
@@ -379,20 +363,12 @@ class ReproducedTable:
         """Return the run that `evals.import_run` made of the authors' own ranking; None if
         something stands in.
         """
-        folder = self.conditions.runs / task.replace(
-            "/",
-            "-",
-        )
-        stands_in = self.conditions.fields(system)[1]
-        for path in folder.glob(f"{slugify(system['name'])}-{UNKNOWN}-*") if not stands_in else ():
+        if self.conditions.fields(system)[1]:
+            return None
+        folder = self.conditions.runs / task.replace("/", "-")
+        for path in folder.glob(f"{slugify(system['name'])}-{UNKNOWN}-*"):
             run = self._read(path)
-            if (
-                run.config["data_fingerprint"]
-                == self.load(
-                    task,
-                    split,
-                ).fingerprint
-            ):
+            if run.config["data_fingerprint"] == self.load(task, split).fingerprint:
                 return run
         return None
 
@@ -454,25 +430,12 @@ class ReproducedTable:
         for cell, system in self._asked_systems():
             if "program" not in system or self.conditions.explain_lack(system):
                 continue
-            row = {
-                "name": _row(system),
-                "tasks": [],
-                "split": cell.split,
-                **self.conditions.fields(system)[0],
-            }
+            name = _row(system)
+            row = {"name": name, "tasks": [], "split": cell.split}
+            row |= self.conditions.fields(system)[0]
+            tasks = rows.setdefault((name, cell.split), row)["tasks"]
             for task in list_tasks(cell.task):
-                tasks = rows.setdefault(
-                    (
-                        row["name"],
-                        cell.split,
-                    ),
-                    row,
-                )["tasks"]
-                if task not in tasks and not self._find_imported(
-                    system,
-                    task,
-                    cell.split,
-                ):
+                if task not in tasks and not self._find_imported(system, task, cell.split):
                     tasks.append(task)
         return [row for row in rows.values() if row["tasks"]]
 

@@ -109,6 +109,6 @@ def _is_comparable(config: JsonMapping) -> bool:
         return False
     if config["depth"] != (2000 if config["max_p"] else 1000):
         return False
-    if config["instruction"] != "task" or config[PROVENANCE].get("relevant_from"):
+    if config["instruction"] not in ("ours", "paper") or config[PROVENANCE].get("relevant_from"):
         return False
     return not config["compiled"] and not config["parameters"]

@@ -7,11 +7,11 @@ docs/guide/study.md explains the keys of a section and of a system.
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from functools import cache
 from itertools import product
 from pathlib import Path
 
+from environments import find_paper_instruction
 from evals.published import figures
 from tools.errors import UnknownName, UsageError
 from tools.records import JsonMapping
@@ -58,17 +58,8 @@ class PaperTable:
     def system(self, cell: PaperCell) -> JsonMapping:
         """Return the system that makes a cell; UnknownName if there is none."""
         for system in self.systems:
-            named = cell.system in (
-                system["name"],
-                *system.get("also", ()),
-            )
-            if named and any(
-                fnmatch(cell.task, task)
-                for task in system.get(
-                    "tasks",
-                    ["*"],
-                )
-            ):
+            is_named = cell.system in (system["name"], *system.get("also", ()))
+            if is_named and cell.task in system.get("tasks", [cell.task]):
                 return system
         raise UnknownName(
             f"system of {self.name}", cell.system, {system["name"] for system in self.systems}
@@ -82,6 +73,12 @@ def sections() -> dict[str, PaperTable]:
     for path in sorted(Path(__file__).parent.glob("*.toml")):
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         shared = content.pop("system", [])
+        shared += [
+            {**system, **variant, "name": f"{system['name']} | {variant['name']}"}
+            for variant in content.pop("variant", ())
+            for system in shared
+            if system["name"] in variant.get("of", [system["name"]])
+        ]
         for name, settings in content.items():
             settings["system"] = list(_by_size(settings.get("system", ())))
             table = PaperTable(
@@ -141,12 +138,8 @@ def _grid_cells(settings: JsonMapping, tasks: Iterable[str]) -> Iterator[PaperCe
     metrics = grid.get("metrics", ())
     split = settings.get("split", "test")
     for task, system, metric in product(tasks, systems, metrics):
-        yield PaperCell(
-            system,
-            task,
-            metric,
-            split,
-        )
+        value = find_paper_instruction(task) if metric == "instruction" else None
+        yield PaperCell(system, task, metric, split, value=value)
 
 
 def add_tasks(table: PaperTable, tasks: Iterable[str]) -> PaperTable:
@@ -195,14 +188,7 @@ def _figure_cells(suite: str, name: str, settings: JsonMapping) -> Iterator[Pape
 
 def _lacks(cell: PaperCell, settings: JsonMapping) -> str:
     for row in settings.get("lacking", ()):
-        if all(
-            getattr(
-                cell,
-                key,
-            )
-            == value
-            for key, value in row.items()
-            if key not in ("why", "make")
-        ):
+        fields = row.keys() - {"why", "make"}
+        if all(getattr(cell, key) == row[key] for key in fields):
             return str(row["why"])
     return ""

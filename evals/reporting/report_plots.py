@@ -1,8 +1,8 @@
 """The plots of a report, each in the form of a paper's figure.
 
 Drawn on white and for a dark page. Published values are hollow, and only there if the tables have
-them. Figure 3's smoothing and projections are left out, because only measured values are drawn
-here.
+them. The smoothing of MultiConIR's Figure 3 and the projections of OBLIQ-Bench's Figure 3 are left out,
+because only measured values are drawn here.
 """
 
 import warnings
@@ -265,11 +265,9 @@ def shorten(label: str) -> str:
 
 
 def plot_by_task(group: Group, table: SystemFigures) -> Plot | None:
-    """Dots with intervals for a table by task, of systems that search everything with the
-    task's instruction.
-    """
+    """Dots with intervals for a table by task, of systems that search everything, told of the task in our words."""
     leading = [index for index, column in enumerate(table.columns) if column.leads]
-    rows = [row for row in table.of_kind("ours") if row.system and row.system.instruction == "task"]
+    rows = [row for row in table.of_kind("ours") if row.system and row.system.instruction == "ours"]
     if not rows:
         return None
 

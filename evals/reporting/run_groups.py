@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import environments
+from environments.base import INSTRUCTIONS
 from evals.run_descriptions import printable
 from evals.run_folder import Config
 from evals.scoring.metrics import is_lower_better
@@ -241,7 +242,7 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
             system.name,
             system.of,
             system.size,
-            _position(("task", "generic", "none"), system.instruction),
+            _position(INSTRUCTIONS, system.instruction),
             system.instruction,
             _task_order(run.config["task"]),
             run.name,

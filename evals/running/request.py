@@ -131,7 +131,7 @@ class SharedRequest(ModelSettings):
             f"with one for each task",
             "TEXT",
         ),
-    ] = "task"
+    ] = "ours"
     limit: Annotated[int | None, Option("ask only the first N queries", "N", positive)] = None
     retriever: Annotated[
         str | None,

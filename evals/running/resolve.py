@@ -181,7 +181,7 @@ def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> Resolved
     request = resolved.request
     hints = environment.hints
     values = resolved.values
-    if request.instruction == "task":
+    if request.instruction in ("ours", "paper"):
         resolved = replace(resolved, values=apply_hints(values, resolved.fixed, hints))
     _check_pools(resolved, environment)
     program = try_construct(resolved.constructor, resolved.values)

@@ -34,7 +34,7 @@ class System:
     size: int = 0
     # The retrievers of the pool, if they are not the run's own.
     of: tuple[str, ...] = ()
-    instruction: str = "task"
+    instruction: str = "ours"
 
     def __str__(self) -> str:
         text = self.name
@@ -44,7 +44,7 @@ class System:
                 text += f" of {self.size}"
             if self.of:
                 text += f" by {' and '.join(self.of)}"
-        if self.instruction != "task":
+        if self.instruction != "ours":
             text += f", instruction: {self.instruction}"
         return text
 

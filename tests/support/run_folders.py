@@ -18,7 +18,7 @@ CONFIG: dict[str, Any] = {
     "data_fingerprint": "0123456789abcdef",
     "split": "test",
     "asked": {"limit": None, "query_ids": []},
-    "instruction": "task",
+    "instruction": "ours",
     "depth": 1000,
     "max_p": False,
     "pool": None,

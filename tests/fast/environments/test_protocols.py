@@ -219,7 +219,7 @@ def test_bm25_by_pool_reproduces_the_published_procedure_on_all_four_protocols(r
 def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
     own, generic, none = (
         environments.load("relic", "mini", instruction=kind).queries[0].objective
-        for kind in ("task", "generic", "none")
+        for kind in ("ours", "generic", "none")
     )
     assert "literary analysis" in own and "literary" not in generic and generic and none == ""
 
@@ -252,7 +252,7 @@ def test_a_program_runs_on_every_kind_of_task(run, task):
         (("--task", "congress", "--qrels", "pooled"), "has no pooled judgements"),
         (("--task", "congress", "--qrels", "poled"), "did you mean 'pooled'"),
         (("--task", "crumb/legal_qa", "--qrels", "document"), "has no judgements by document"),
-        (("--task", "relic", "--instruction", "tsak"), "did you mean 'task'"),
+        (("--task", "relic", "--instruction", "papre"), "did you mean 'paper'"),
         (("--task", "relic", "--instruction", "tsak.toml"), "tsak.toml cannot be read"),
         (("--task", "books", "--retriever", "pool_bm25"), "has none; use another"),
         (("--task", "people:monotonicity", "--k", "5"), "leave out --k"),

@@ -21,11 +21,21 @@ SYSTEMS = {
     for system in section.systems
     if "program" in system and "sizes" not in system
 }
-OF_DEFAULTS = ["its pool is", "searches with", "equal scores", "its BM25", "its model is", "tokens"]
+OF_DEFAULTS = [
+    *("its pool is", "searches with", "equal scores", "its BM25", "its model is", "tokens"),
+    "told of the task",
+]
 
 
 def configure(
-    program, task, retriever="bm25", lm="offline", parameters=None, pool=None, max_tokens=None
+    program,
+    task,
+    retriever="bm25",
+    lm="offline",
+    parameters=None,
+    pool=None,
+    max_tokens=None,
+    instruction="ours",
 ):
     """What a run's configuration says of a system."""
     parts = read_pool(pool, retrievers.canonicalize(retriever)) if pool else None
@@ -37,6 +47,7 @@ def configure(
     return {
         "program": program,
         "task": task,
+        "instruction": instruction,
         "retriever": {"name": retriever},
         "lm": model,
         "parameters": defaults | (parameters or {}),
@@ -72,7 +83,7 @@ def test_a_system_as_in_the_paper_has_no_deviation_of_the_defaults(key):
     task = next(one for one in sorted(tasks) if one.startswith(key[0]) and fnmatch(one, key[2]))
     if key[0] == "obliq" and key[1:] == ("BM25", "*"):
         task = "obliq/wildchat"  # the others have a system of their own
-    fields = ("retriever", "lm", "parameters", "pool", "max_tokens")
+    fields = ("retriever", "lm", "parameters", "pool", "max_tokens", "instruction")
     config = configure(
         system["program"], task, **{name: system[name] for name in fields if name in system}
     )
@@ -89,7 +100,8 @@ def test_a_run_with_the_defaults_says_what_most_of_the_number_rests_on():
         "reason": "equal scores are ordered by all-MiniLM-L6-v2, the paper's by E5-Large-v2",
         "subtask": "equal scores are ordered by all-MiniLM-L6-v2, the paper's by E5-Large-v2",
         "tournament": "its pool is the first 100 of bm25, whatever these miss, the paper's is some 300",
-        "retrieve": "its BM25 is bm25, the paper's is --retriever 'bm25s'",
+        "retrieve": "its BM25 is bm25; 'bm25s' is that of the paper's script for this task, where "
+        "section 5 names rank-bm25",
     }
     for program, text in expected.items():
         line = describe_deviations(configure(program, "obliq/congress"), has_candidates=False)
@@ -105,6 +117,37 @@ def test_a_run_with_the_defaults_says_what_most_of_the_number_rests_on():
         "searches with fusion(" in line
         and "its model is openai/gpt-5-mini, the paper's GPT-5.2" in line
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "task", "text"),
+    [
+        ("multihop", "congress", "appendix D.5.4"),
+        ("multihop", "congress", "which hop it is of"),
+        ("rewrite", "twitter", "that of D.1.5 has one"),
+    ],
+)
+def test_what_the_paper_has_for_one_task_is_said_of_no_other(program, task, text):
+    for other in ("twitter", "wildchat", "math", "writing", "congress"):
+        line = describe_deviations(configure(program, f"obliq/{other}"), has_candidates=False)
+        assert (text in line) == (other == task), other
+
+
+@pytest.mark.parametrize(
+    ("program", "retriever", "said"),
+    [
+        ("retrieve", "dense:Alibaba-NLP/gte-Qwen2-7B-instruct", True),
+        ("retrieve", "dense:hzeng/Lion-DS-1B-llama3-marco-mntp", False),
+        ("query_to_doc", "bm25", True),
+    ],
+)
+def test_our_words_for_the_task_are_said_where_the_paper_prints_its_own(program, retriever, said):
+    for task, prints in (("crumb/legal_qa", True), ("obliq/math", False)):
+        for instruction in ("ours", "paper", "none"):
+            config = configure(program, task, retriever, instruction=instruction)
+            line = describe_deviations(config, has_candidates=False)
+            expected = said and prints and instruction == "ours"
+            assert ("--instruction paper" in line) == expected
 
 
 def test_the_line_is_under_the_tables_of_a_run_a_comparison_a_study_its_report_and_a_papers_table(
@@ -140,7 +183,8 @@ def test_grading_new_documents_differs_from_the_papers_prompt_for_the_task():
     assert all(
         line.startswith("the judge differs from the paper's: a reason") for line in said.values()
     )
-    assert "relevant conversations are shown" in said["wildchat"] and "fingerprint" in said["math"]
+    assert all("eight relevant" in line for line in said.values())
+    assert "prompt has none" in said["wildchat"] and "fingerprint" in said["math"]
     assert not describe_judging("obliq/congress") and not describe_judging("birco/relic")
 
 
@@ -148,7 +192,7 @@ def test_grading_new_documents_differs_from_the_papers_prompt_for_the_task():
     ("pool", "said"),
     [
         (None, "its pool is the first 100 of bm25, "),
-        ("union:30(rank_bm25)", "its pool is the first 30 of rank_bm25, "),
+        ("union:30(rank_bm25)", "its pool is the first 30 of rank_bm25 without what these miss, "),
         ("oracle:30", ""),
         ("hidden:30", ""),
     ],

@@ -1,6 +1,7 @@
 """A paper's table is made on miniatures, beside the paper's figures; the authors' own rankings are read and scored."""
 
 import itertools
+import json
 import math
 import pickle
 import random
@@ -16,12 +17,13 @@ from environments.base import Judgements
 from evals import import_run, reproduce
 from evals.formats.birco_rankings import find_system
 from evals.papers.figures import gap_points
-from evals.papers.settings import OUR_INSTRUCTION, ReproductionSettings, read_instructions
+from evals.papers.settings import ReproductionSettings
 from evals.papers.tables import ReproducedTable, count_equal
 from evals.published.sections import sections
+from evals.run_folder import load_environment
 from evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
 from evals.scoring.random_and_ideal import bound, expected_random_score
-from tools.errors import SextantError
+from tools.errors import NotApplicable
 
 FOLDERS = {"birco/arguana": "arguana", "birco/clinical_trial": "clinical-trial"}
 
@@ -264,37 +266,43 @@ def test_solutions_of_the_users_own_make_the_row_that_no_release_can(conditions,
     assert cell["ours"] is not None and f"solutions of {file}" in cell["remark"]
 
 
-def test_rewritten_queries_are_searched_under_the_users_sentences_or_the_table_says_that_they_are_not(
-    conditions, tmp_path
-):
+def test_models_are_told_of_the_task_in_the_papers_words_or_in_ours_and_the_row_says_so(conditions):
     systems = {system["name"]: system for system in sections()["crumb/table8"].systems}
-    instructed = systems["GTE Qwen 7B | Query-to-Answer"]
-    settings, remark = conditions.fields(instructed)
-    assert "parameters" not in settings and remark == OUR_INSTRUCTION
-    assert conditions.fields(systems["BM25 | Query-to-Answer"])[1] == ""
-    assert conditions.fields(systems["Lion DS 8B | Query-to-Answer"])[1] == ""
-    file = tmp_path / "table4.toml"
-    file.write_text('query_to_answer = "Given an answer, find items."\n')
-    own = replace(conditions, instructions=file)
-    settings, remark = own.fields(instructed)
-    assert settings["parameters"] == {"instruction": "Given an answer, find items."}
-    assert remark == f"instruction of {file}"
-    assert own.fields(systems["GTE Qwen 7B | Query-to-Doc"])[1] == OUR_INSTRUCTION
+    rewritten = systems["GTE Qwen 7B | Query-to-Answer"]
+    settings, remark = conditions.fields(rewritten)
+    assert (settings["instruction"], remark) == ("paper", "")
+    table4 = {"instruction": "Given an answer to a question find supporting/relevant items"}
+    assert settings["parameters"] == table4
+    settings, remark = replace(conditions, instruction="ours").fields(rewritten)
+    assert (settings["instruction"], settings["parameters"]) == ("ours", {})
+    assert remark.startswith("our words for what")
+    generic = systems["GTE Qwen 7B | generic"]
+    ours, remark = replace(conditions, instruction="ours").fields(generic)
+    assert (ours, remark) == conditions.fields(generic) and remark == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("query_to_anser = 'x'", "query_to_answer"),
-        ("query_to_answer = 3", "has no text for query_to_answer"),
-        ("query_to_answer", "cannot be read as TOML"),
-    ],
-)
-def test_instructions_that_cannot_be_used_are_refused_with_what_to_write(tmp_path, text, reason):
-    file = tmp_path / "table4.toml"
-    file.write_text(text)
-    with pytest.raises(SextantError, match=reason):
-        read_instructions(file)
+def test_a_run_searches_under_what_the_paper_prints_of_its_task(make, command_of, tmp_path):
+    given = ("--lm", "offline", "--retriever", "bm25", "--limit", "1")
+    found = make("birco/table6", *given)
+    assert not any("told of the task" in cell["deviations"] for cell in found["cells"])
+    [file] = tmp_path.glob("runs/birco-arguana/score-*/config.json")
+    query = load_environment(json.loads(file.read_text())).queries[0]
+    assert query.objective.startswith("This information retrieval (IR) task has a debate format")
+    found = make("birco/table6", *given, "--instruction", "ours")
+    ours = [cell for cell in found["cells"] if cell["ours"] is not None]
+    assert ours and all("our words for" in cell["remark"] for cell in ours)
+
+
+def test_a_task_without_a_printed_text_refuses_the_papers(command_of):
+    for task in ("obliq/math", "obliq/congress"):
+        with pytest.raises(NotApplicable, match="leave out --instruction paper"):
+            environments.load(task, "mini", instruction="paper")
+    for task in ("crumb/set_ops:document", "multiconir/books:format", "birco/relic:corpus"):
+        [text] = {
+            query.objective
+            for query in environments.load(task, "mini", instruction="paper").queries
+        }
+        assert text == environments.find_paper_instruction(task) != ""
 
 
 def test_a_figure_over_tasks_takes_the_users_own_and_a_table_does_not(
@@ -467,24 +475,12 @@ def test_the_reciprocal_rank_that_birco_counts_is_of_the_highest_grade():
     assert apply_metric("TopRR@2", judge_ranking(["x", "a", "c"], judgements, "q")) == 0.0
 
 
-def test_the_list_says_what_each_table_needs_and_lacks(command_of):
+def test_the_list_says_what_data_each_table_needs_and_what_cannot_be_made(command_of):
     done = command_of(reproduce)("--json").json["sections"]
     known = {row["name"]: row for row in done}
-    assert (
-        known["obliq/table4"]["needs"]["bm25s"] == ""
-        and "KEY" in known["obliq/table4"]["needs"]["openai/gpt-5.2"]
-    )
-    assert "KEY" in known["obliq/figure3"]["needs"]["api:gemini/gemini-embedding-2"]
-    assert (
-        "not on this machine" in known["obliq/figure3"]["needs"]["dense:Qwen/Qwen3-Embedding-4B"]
-    )  # of its pools
-    assert known["obliq/figure3"]["data"].keys() == {
-        "obliq/twitter",
-        "obliq/math",
-        "obliq/congress",
-    }
-    assert known["birco/figure2"]["why"]
-    assert known["birco/table9"]["lacks"] == {"the whole data sets are not part of the release": 8}
+    figure3 = {"obliq/twitter", "obliq/math", "obliq/congress"}
+    assert known["obliq/figure3"]["data"].keys() == figure3
+    assert known["birco/figure2"]["why"] and "$500" in known["birco/table5"]["price"]
 
 
 def test_tasks_whose_data_is_not_there_say_so_in_their_cells_and_the_others_are_made(
