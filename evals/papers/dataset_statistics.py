@@ -8,19 +8,12 @@ trials are for the same disease. Figures that a model measures are in evals/pape
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
-from random import Random
 from statistics import fmean
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 import environments
 from environments.base import Environment
 from environments.chunking import bert_tokens, chunks
 from tools.records import Query
-from tools.retrievers.base import Search
-from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.text import content_words
 
 Value = float | str | None
@@ -209,64 +202,3 @@ def word_shares(environment: Environment) -> dict[str, float]:
     counts = Counter(chain.from_iterable(map(content_words, texts)))
     every = counts.total()
     return {word: count / every for word, count in counts.items()}
-
-
-def embed_pool_2d(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
-    """Return the positions in the plane of a query, chosen at random, and of the documents of its
-    pool: BIRCO's Figure 4.
-
-    The model that comes with a package makes the vectors; the paper's are ada-002's.
-    """
-    query = Random(seed).choice(environment.queries)
-    pool = sorted(query.candidates or ())
-    right = relevant_documents(environment, query)
-    kinds = dict.fromkeys(pool, "other") | dict.fromkeys(
-        hard_negatives(environment, query), "hard negative"
-    )
-    kinds |= dict.fromkeys(right, "relevant")
-    embedder = SentenceEmbedder()
-    texts = embedder.documents([environment.documents[doc_id].text for doc_id in pool])
-    places = project_2d(
-        np.vstack(
-            [
-                embedder.queries([Search(query.text)]),
-                texts,
-            ]
-        ),
-        seed,
-    ).tolist()
-    named = zip(
-        [query.query_id, *pool],
-        [
-            "query",
-            *(kinds[doc_id] for doc_id in pool),
-        ],
-        places,
-        strict=True,
-    )
-    return [
-        {
-            "id": name,
-            "kind": label,
-            "x": x,
-            "y": y,
-        }
-        for name, label, (x, y) in named
-    ]
-
-
-def project_2d(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
-    """Return a position in the plane for each vector, near vectors together, the same for the same
-    seed.
-
-    By t-SNE over cosines. BIRCO's Figure 4 is by UMAP, which keeps neighbours in much the same way.
-    """
-    from sklearn.manifold import TSNE  # half a second that no table of statistics needs
-
-    projection = TSNE(
-        perplexity=min(30.0, (len(vectors) - 1) / 3),
-        metric="cosine",
-        init="random",
-        random_state=seed,
-    )
-    return np.asarray(projection.fit_transform(vectors))

@@ -2,8 +2,7 @@
 
 The section of a figure has `drawn`, a table of
 
-    kind                    lines, bars, squares, pools (evals/reporting/plots.py); points, which are in `found`;
-                            or gaps:
+    kind                    lines, bars, squares, pools (evals/reporting/plots.py); or gaps:
                             a point for each task, at the best value of its systems, and at that of the system `x`
     rows, columns, panels   the sort of each: base, variant, task or metric; panels may be left out. The system
                             "Snowflake | Query-to-Doc" has the base Snowflake and the variant Query-to-Doc
@@ -35,13 +34,13 @@ def save_figure(
     settings: Mapping[str, str],
     folder: Path,
 ) -> list[Path]:
-    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF.
+    """Write the cells of a table as CSV, and a figure as SVG and PDF.
 
     Returns the files. `settings` is `drawn` of the section.
     """
     stem = folder / result["name"].replace("/", "-")
     title = f"{result['name']}: {result['title']}"
-    rows = result.get("points") or result["cells"]
+    rows = result["cells"]
     table = to_csv(
         [
             rows[0],
@@ -63,8 +62,6 @@ def _draw(
     result: JsonMapping,
     settings: Mapping[str, str],
 ) -> Figure | None:
-    if "points" in result:
-        return draw_points(result["points"])
     cells = result["cells"]
     if settings.get("kind") == "gaps":
         axes = (

@@ -1,17 +1,21 @@
-"""What the rows of the papers' tables lack on this machine, and the command that makes them for
-whoever has it: `python -m evals.reproduce --missing`.
+"""What the rows of the papers' tables lack on this machine, the cheapest first, and the command that
+makes them for whoever has it: `python -m evals.reproduce --missing`.
 
 Weights and keys are looked for; what a paper or its release lacks is said by the TOML files.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from math import ceil, inf
 from pathlib import Path
 
+from evals.papers.need_costs import GPU_DOLLARS, Reading, estimate_dollars
 from evals.papers.settings import ReproductionSettings
-from evals.published.sections import PaperTable
+from evals.published.sections import PaperCell, PaperTable
 from evals.running.candidate_pools import read as read_pool
+from evals.studies.study_file import list_tasks
 from tools import retrievers
 from tools.errors import SextantError
 from tools.models.secrets import get_secret
@@ -36,14 +40,24 @@ class MissingRow:
     # In words
     missing: str
     command: str
+    # The model or retriever that is bought; "" for what cannot be.
+    need: str = ""
+    readings: set[Reading] = field(default_factory=set)
     # The systems, or the figures of a table without systems.
     rows: dict[str, None] = field(default_factory=dict)
     tables: dict[str, None] = field(default_factory=dict)
 
+    def cost(self) -> tuple[float | None, float | None]:
+        """Return the dollars that all its rows cost together, and the hours of an H100 among it."""
+        return estimate_dollars(self.need, self.readings) if self.need else (None, None)
+
     def json(self) -> JsonObject:
         """Return it as plain data."""
+        usd, gpu_hours = self.cost()
         return {
             "missing": self.missing,
+            "usd": usd,
+            "gpu_hours": gpu_hours,
             "command": self.command,
             "rows": list(self.rows),
             "tables": list(self.tables),
@@ -64,17 +78,15 @@ def list_needs(system: JsonMapping) -> list[str]:
 
 
 @cache
-def find_obstacle(need: str) -> str:
-    """Return why a model or a retriever cannot be used here, such as no key; "" if it can."""
-    key = name_key(need)
-    if key:
+def is_here(need: str) -> bool:
+    """Return whether a model's key or a retriever's weights are on this machine."""
+    if key := name_key(need):
         # The key alone is looked for, because the import of LiteLLM takes seconds.
-        return "" if get_secret(key) else f"${key} is not set"
-    try:
+        return bool(get_secret(key))
+    with suppress(SextantError):
         retrievers.validate(retrievers.canonicalize(need))
-    except SextantError as problem:
-        return str(problem)
-    return ""
+        return True
+    return False
 
 
 def name_key(need: str) -> str:
@@ -84,108 +96,94 @@ def name_key(need: str) -> str:
 
 
 def list_missing(tables: Iterable[PaperTable]) -> list[MissingRow]:
-    """Return what is not here, in the order of the tables."""
+    """Return what is not here: what can be bought, the cheapest first, then the rest in the order of
+    the tables.
+    """
     found = dict[str, MissingRow]()
     for table in tables:
-        for row, missing, command in _list_lacks(table):
-            entry = found.setdefault(missing, MissingRow(missing, command))
+        for row, lack in _list_lacks(table):
+            entry = found.setdefault(lack.missing, lack)
+            entry.readings |= lack.readings
             entry.rows[row] = None
             entry.tables[table.name] = None
-    return list(found.values())
+    return sorted(found.values(), key=lambda row: row.cost()[0] or inf)
 
 
-def _list_lacks(table: PaperTable) -> Iterator[tuple[str, str, str]]:
-    """Yield (row, what it lacks, the command) for a table."""
+def _list_lacks(table: PaperTable) -> Iterator[tuple[str, MissingRow]]:
+    """Yield (row, what it lacks) for a table."""
     about = table.about
     if "lacks" in about:
-        yield about["title"], about["lacks"], about.get("make", NEVER)
+        yield about["title"], MissingRow(about["lacks"], about.get("make", NEVER))
     makers = {lacking["why"]: lacking.get("make", NEVER) for lacking in about.get("lacking", ())}
     for cell in table.cells:
         name = cell.system or cell.metric
         if cell.lacks:
             row = f"{name} on {cell.task}"
-            yield row, cell.lacks, makers[cell.lacks]
+            yield row, MissingRow(cell.lacks, makers[cell.lacks])
             continue
         measured = _NO_FILES.explain_missing_file(cell.task, cell.metric)
         if measured:
             how, _, option = measured.rpartition(" with ")
-            yield cell.task, how, _fill(f"python -m evals.reproduce {{table}} {option}", table)
+            yield cell.task, MissingRow(how, f"python -m evals.reproduce {table.name} {option}")
         for system in table.runs_of(cell) if cell.system else ():
             if "lacks" in system:
-                yield system["name"], *_explain_lack(system, table)
+                yield system["name"], _explain_lack(system, cell, table)
                 continue
             for need in list_needs(system):
-                if find_obstacle(need):
-                    yield system["name"], *_explain_need(need, table)
+                if not is_here(need):
+                    yield system["name"], _explain_need(need, system, cell, table)
 
 
-def _explain_lack(system: JsonMapping, table: PaperTable) -> tuple[str, str]:
-    """Return what a system lacks everywhere, and the command; a retired model can be served."""
+def _list_readings(need: str, system: JsonMapping, cell: PaperCell) -> set[Reading]:
+    """Return what a model or retriever of a system reads for a cell."""
+    of_model = ("", "")
+    if need == system.get("lm"):
+        of_model = (system["program"], f"{system.get('instruction')} {system.get('pool')}")
+    return {Reading(task, *of_model) for task in list_tasks(cell.task)}
+
+
+def _explain_lack(system: JsonMapping, cell: PaperCell, table: PaperTable) -> MissingRow:
+    """Return what a system lacks everywhere; a retired model can be served."""
     lacks = str(system["lacks"])
     model = str(system.get("lm", "")).partition("/")[2]
     if "make" in system or not model:
-        return lacks, _fill(system.get("make", NEVER), table)
-    serve = "python -m evals.reproduce {table} --lm " + f"{model}@http://HOST:PORT/v1"
-    return f"{lacks} ({model})", _fill(serve, table)
+        return MissingRow(lacks, system.get("make", NEVER))
+    served = f"{model}@http://HOST:PORT/v1"
+    command = f"python -m evals.reproduce {table.name} --lm {served}"
+    return MissingRow(
+        f"{lacks} ({model})", command, served, _list_readings(system["lm"], system, cell)
+    )
 
 
-def _explain_need(need: str, table: PaperTable) -> tuple[str, str]:
+def _explain_need(need: str, system: JsonMapping, cell: PaperCell, table: PaperTable) -> MissingRow:
     """Return what is missing of a model or retriever, and the command."""
-    make = _fill("python -m evals.reproduce {table}", table)
-    key = name_key(need)
-    if key:
-        return f"a key of {need.removeprefix('api:')}", f"export {key}=...; {make}"
+    make = f"python -m evals.reproduce {table.name}"
+    readings = _list_readings(need, system, cell)
+    if key := name_key(need):
+        missing = f"a key of {need.removeprefix('api:')}"
+        return MissingRow(missing, f"export {key}=...; {make}", need, readings)
     model = need.partition(":")[2].partition("(")[0]
-    folders = [model]
-    missing = f"the weights of {model}"
-    row = model_table.rows().get(model)
-    if row and "an adapter" in row.needs:
-        # Its adapter_config.json names the base model, if the table of models does not.
-        folders.append(row.base or "BASE")
-    elif row and "two adapters" in row.needs:
-        folders += [row.base, "BASE"]
-    if len(folders) > 1:
-        missing += " and of its base model"
-    command = "; ".join(f"hf download {folder}" for folder in folders)
-    return missing, f"{command}; {make}"
-
-
-def _fill(command: str, table: PaperTable) -> str:
-    return command.format(table=table.name)
+    # Its details are of what size it is, and what licence or base model it needs.
+    missing = f"the weights of {model} ({model_table.rows()[model].needs})"
+    return MissingRow(missing, f"hf download {model}; {make}", need, readings)
 
 
 def lay_out_missing(rows: Iterable[MissingRow]) -> list[TerminalBlock]:
-    """Return two lines for each missing thing: the rows with their tables, and the command."""
-    lines = list[TerminalBlock]()
+    """Return two lines for each missing thing: its cost, the rows with their tables; and the command."""
+    lines: list[TerminalBlock] = [
+        f"rough costs, at list prices and ${GPU_DOLLARS:g} an hour of an H100; --dry-run prices a table"
+    ]
     for row in rows:
         # "Snowflake | Query-to-Doc" is Snowflake in another table.
         names = dict.fromkeys(name.partition(" | ")[0] for name in row.rows)
-        places = ", ".join(_shorten_tables(row.tables))
-        lines.append(f"{row.missing}: {', '.join(names)} ({places})")
+        named = f"{', '.join(names)} ({', '.join(row.tables)})"
+        lines.append(f"{_show_cost(*row.cost())}{row.missing}: {named}")
         lines.append(CommandLine("   ", row.command))
     return lines
 
 
-def _shorten_tables(tables: Iterable[str]) -> list[str]:
-    """Return the tables by suite, those in a row as "table8-10"."""
-    suites: dict[str, list[str]] = {}
-    for table in tables:
-        suite, _, name = table.partition("/")
-        suites.setdefault(suite, []).append(name)
-    return [f"{suite} {' '.join(_join_ranges(names))}" for suite, names in suites.items()]
-
-
-def _join_ranges(names: Iterable[str]) -> list[str]:
-    ranges = list[tuple[str, int, int]]()
-    for name in names:
-        kind = name.rstrip("0123456789")
-        number = int(name.removeprefix(kind))
-        last = ranges[-1] if ranges else ("", 0, 0)
-        if last[0] == kind and last[2] == number - 1:
-            ranges[-1] = (kind, last[1], number)
-        else:
-            ranges.append((kind, number, number))
-    joined = []
-    for kind, first, final in ranges:
-        joined.append(f"{kind}{first}" if first == final else f"{kind}{first}-{final}")
-    return joined
+def _show_cost(usd: float | None, gpu_hours: float | None) -> str:
+    if usd is None:
+        return ""
+    dollars = f"${ceil(usd * 100) / 100:,.2f}" if usd < 10 else f"${usd:,.0f}"
+    return f"{dollars}: " if gpu_hours is None else f"{dollars}, {ceil(gpu_hours * 10) / 10} h: "

@@ -4,16 +4,14 @@ paper's.
 The cells are made in tables.py and laid out in table_layout.py.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import environments
-from evals.papers.dataset_statistics import embed_pool_2d
 from evals.papers.figures import save_figure
 from evals.papers.measured import CATEGORIES
-from evals.papers.missing import find_obstacle, lay_out_missing, list_missing, list_needs
+from evals.papers.missing import lay_out_missing, list_missing
 from evals.papers.settings import ReproductionSettings
 from evals.papers.table_layout import lay_out, save_page
 from evals.papers.tables import ReproducedTable
@@ -70,17 +68,9 @@ def reproduce_table(
         "notes": _notes(table),
     }
     cells = result["cells"] = list(table.cells())
-    settings = head.get("drawn", {})
-    if settings.get("kind") == "points":
-        result["points"] = embed_pool_2d(
-            table.load(
-                cells[0]["task"],
-                cells[0]["split"],
-            )
-        )
     if cells:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        written = save_page(result, folder) + save_figure(result, settings, folder)
+        written = save_page(result, folder) + save_figure(result, head.get("drawn", {}), folder)
         result["files"] = list(map(str, written))
     result["failed"] = table.count_failed()
     lines = [line for cell in cells for line in cell["deviations"].split(" / ") if line]
@@ -121,47 +111,25 @@ def _estimate(table: ReproducedTable) -> CommandResult:
 
 def _notes(table: ReproducedTable) -> list[str]:
     head = table.section.about
-    notes = [
-        *table.warnings(),
-        *head.get("notes", []),
-    ]
-    if head.get("marked"):
+    notes = [*table.warnings(), *head.get("notes", [])]
+    if "marked" in head:
         notes.append(MARKS)
-    if reason := head.get("lacks"):
-        notes.append(f"it cannot be made: {reason}")
+    if "lacks" in head:
+        notes.append(f"it cannot be made: {head['lacks']}")
     return notes
 
 
 def _describe(section: PaperTable) -> JsonObject:
-    lacks = []
-    needs = [section.about.get("needs")]
-    names = dict[str, None]()
-    for cell in section.cells:
-        for system in section.runs_of(cell) if cell.system else [{}]:
-            reason = cell.lacks or system.get("lacks")
-            if reason:
-                lacks.append(reason)
-            if "lacks" not in system:
-                needs += list_needs(system)
-        if not cell.lacks and cell.metric not in CATEGORIES:
-            names[cell.task] = None
-    tasks = dict.fromkeys(task.partition(":")[0] for name in names for task in list_tasks(name))
+    names = {
+        cell.task for cell in section.cells if not cell.lacks and cell.metric not in CATEGORIES
+    }
+    tasks = {task.partition(":")[0] for name in names for task in list_tasks(name)}
     return {
         "name": section.name,
         "title": section.about["title"],
         "cells": len(section.cells),
-        "needs": {
-            need: find_obstacle(need)
-            for need in dict.fromkeys(
-                filter(
-                    None,
-                    needs,
-                )
-            )
-        },
-        "data": {task: environments.fetch_marker(task).exists() for task in tasks},
+        "data": {task: environments.fetch_marker(task).exists() for task in sorted(tasks)},
         "price": section.about.get("price"),
-        "lacks": dict(Counter(lacks)),
         # Why none of its cells can be made.
         "why": section.about.get("lacks"),
     }
@@ -170,27 +138,15 @@ def _describe(section: PaperTable) -> JsonObject:
 def _list(rows: Iterable[JsonMapping]) -> list[TerminalBlock]:
     items = []
     for row in rows:
-        first, *others = _describe_lines(row)
-        items.append((row["name"], first))
-        items += [("", line) for line in others]
-    return [DefinitionList(items)]
-
-
-def _describe_lines(row: JsonMapping) -> list[str]:
-    lines = [f"{row['title']} ({plural(row['cells'], 'cell')})"]
-    available = [need for need, reason in row["needs"].items() if not reason]
-    unavailable = [need for need, reason in row["needs"].items() if reason]
-    missing = [task for task, fetched in row["data"].items() if not fetched]
-    if available:
-        lines.append(f"it needs {', '.join(available)}")
-    if unavailable:
-        lines.append(f"not here: {', '.join(unavailable)}")
-    if missing:
-        lines.append(f"data to fetch: {', '.join(missing)}")
-    if row["price"]:
-        lines.append(f"it cost the authors {row['price']}")
-    for reason, count in row["lacks"].items():
-        lines.append(f"{plural(count, 'cell')} cannot be run: {reason}")
-    if row["why"]:
-        lines.append(f"it cannot be made: {row['why']}")
-    return lines
+        missing = [task for task, fetched in row["data"].items() if not fetched]
+        said = {
+            "data to fetch": ", ".join(missing),
+            "it cost the authors": row["price"],
+            "it cannot be made": row["why"],
+        }
+        items.append((row["name"], f"{row['title']} ({plural(row['cells'], 'cell')})"))
+        items += [("", f"{label}: {text}") for label, text in said.items() if text]
+    return [
+        DefinitionList(items),
+        "keys and weights that are not here, and for how much: --missing",
+    ]

@@ -150,13 +150,8 @@ def _count(result: JsonMapping) -> list[str]:
             f"{equal} of {compared} values of ours are the paper's, to three decimals; each other "
             f"has its difference above"
         )
-    names = list[str]()
-    for file in map(Path, result.get("files", ())):
-        if file.parent.name != "tables":
-            names.append(file.name if names else str(file))
-    if names:
-        written = ", ".join(names)
-        lines.append(f"written: {written}, and tables/ as CSV and LaTeX")
+    if files := result.get("files"):
+        lines.append(f"written: {Path(files[0]).parent} (index.html, report.md, tables/)")
     return lines
 
 

@@ -3,10 +3,8 @@
 import dataclasses
 from statistics import fmean
 
-import numpy as np
 import pytest
 from foreign_runs import world
-from sklearn.manifold import trustworthiness
 
 import environments
 from environments.base import Judgements
@@ -126,13 +124,3 @@ def test_reciprocal_ranks_leave_the_relevant_document_out():
     assert dataset_statistics.compute_statistics(unpooled, ["hard negatives"]) == {
         "hard negatives": None
     }
-
-
-def test_neighbours_stay_neighbours_in_the_plane_and_come_to_the_same_place_again():
-    generator = np.random.default_rng(7)
-    centres = generator.normal(size=(3, 16))
-    vectors = np.repeat(centres, 8, axis=0) + generator.normal(scale=0.05, size=(24, 16))
-    places = dataset_statistics.project_2d(vectors)
-    assert places.shape == (24, 2)
-    assert trustworthiness(vectors, places, n_neighbors=5, metric="cosine") > 0.9
-    assert np.array_equal(places, dataset_statistics.project_2d(vectors))
