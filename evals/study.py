@@ -90,7 +90,8 @@ def run(
         with announced("writing the report"):
             figures = results.lay_out(gathered)
             page = results.write(gathered, figures, runs)
-        blocks.append(figure_layout.lay_out(figures))
+        table = figure_layout.lay_out(figures)
+        blocks += [table, *table.notes, "", *results.lay_out_tests(gathered, figures)]
     blocks += results.list_missing(cell_results)
     if page:
         blocks.append(results.lay_out_costs(gathered))

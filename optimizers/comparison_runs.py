@@ -122,7 +122,10 @@ class ComparisonRuns:
         """Return the comparison of the runs of a row, by the metric of the objective."""
         folders = [Path(folder) for folder in row["folders"].values()]
         is_forced = "instruction" in self._compiled
-        return compare(folders, [self._study.objective.metric], force=is_forced)
+        tasks = len(self._inputs.request.held_out_tasks)
+        return compare(
+            folders, [self._study.objective.metric], force=is_forced, fewest=max(1, tasks)
+        )
 
     def _list_systems(self, parameters: JsonMapping) -> dict[str, JsonMapping]:
         """Return the fields of each system's runs; `parameters` are of the program before."""

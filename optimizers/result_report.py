@@ -254,7 +254,7 @@ def _verdict(gain: JsonMapping) -> str:
     detectable = gain["detectable"]
     if detectable is None:
         return "not significant"
-    return f"not significant, so many queries show {detectable:.4f}"
+    return f"not significant, so many queries show {detectable:.4f} after this correction"
 
 
 def _changes(learnt: JsonMapping) -> list[str]:

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from evals.scoring.statistics import bootstrap_mean, holm, paired
+from evals.scoring.statistics import ALPHA, estimate_mean, holm, run_tests, subtract_columns
 from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
 from optimizers.evaluation_log import Candidate, Evaluation
 from optimizers.trainset.demonstrations import texts_in
 from programs.compiled import Compiled, Prompt
 from tools.records import JsonMapping, JsonObject, Usage, usage_json
 
-SIGNIFICANT = 0.05
 SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff
 
 
@@ -56,18 +55,16 @@ def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
     """Return the paired difference to the program before, on the candidate's validation queries."""
     before = study.values(study.before, "validation", candidate.digest)
     after = study.values(candidate.digest, "validation", candidate.digest)
-    test_result = paired(before, after)._asdict()
     # The program before is compared with, not chosen. Candidates that were given up after a part of
     # the queries count, too.
     tried = [digest for digest in study.candidates if study.evaluations_of(digest, "validation")]
     chosen_from = len(tried) - 1
-    corrected = min(1.0, test_result["p"] * max(1, chosen_from))
-    significant = test_result["difference"] > 0 and corrected < SIGNIFICANT
+    [result] = run_tests([[subtract_columns(before, after)]], max(1, chosen_from))
     return {
-        **test_result,
+        **result._asdict(),
         "candidates": chosen_from,
-        "p_corrected": corrected,
-        "significant": significant,
+        "p_corrected": result.p_holm,
+        "significant": result.difference > 0 and result.p_holm < ALPHA,
     }
 
 
@@ -84,7 +81,7 @@ def measure_candidate(
     values = study.values(digest, part_name, like)
     summary: JsonObject = dict.fromkeys(("mean", "low", "high"))
     if values:
-        summary = bootstrap_mean(values)._asdict()
+        summary = estimate_mean([values])._asdict()
     return {**summary, "queries": len(values)}
 
 
@@ -93,18 +90,18 @@ def list_tasks(study: CandidateEvaluator, candidate: Candidate) -> list[JsonObje
     before = study.evaluations_of(study.before, "validation", candidate.digest)
     after = study.evaluations_of(candidate.digest, "validation", candidate.digest)
     rows = []
+    contrasts = []
     for task in dict.fromkeys(study.tasks.values()):
         old = _values_of_task(study, before, task)
         new = _values_of_task(study, after, task)
         # Without values, all queries of the task are in the candidate's own fold.
         if old:
-            means = {
-                "task": task,
-                "baseline_mean": fmean(old),
-                "mean": fmean(new),
-            }
-            rows.append({**means, **paired(old, new)._asdict()})
-    return _adjust(rows) if len(rows) > 1 else []
+            rows.append({"task": task, "baseline_mean": fmean(old), "mean": fmean(new)})
+            contrasts.append([subtract_columns(old, new)])
+    if len(rows) < 2:
+        return []
+    results = run_tests(contrasts)
+    return [row | result._asdict() for row, result in zip(rows, results, strict=True)]
 
 
 def _values_of_task(
@@ -116,23 +113,18 @@ def _values_of_task(
 
 
 def list_held_out(compared: Sequence[JsonMapping], study: CandidateEvaluator) -> list[JsonObject]:
-    """Return a row for each task with the gain on its test queries."""
+    """Return a row for each task with the gain on its test queries, its p corrected by Holm for all
+    these tasks.
+    """
     rows = []
     for comparison in compared:
         task = comparison["task"]
         row = {**comparison["comparisons"][-1], "task": task}
         rows.append({**row, "compiled_on": task in study.tasks.values()})
-    return _adjust(rows)
-
-
-def _adjust(rows: Sequence[JsonMapping]) -> list[JsonObject]:
-    """Add to each row its p, corrected by Holm for all these tasks."""
-    adjusted = iter(holm([row["p"] for row in rows if row["p"] is not None]))
-    corrected = []
-    for row in rows:
-        p = None if row["p"] is None else next(adjusted)
-        corrected.append({**row, "p_holm": p})
-    return corrected
+    tested = [row for row in rows if row["wins"] or row["losses"]]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
+    return rows
 
 
 def list_candidates(study: CandidateEvaluator) -> list[JsonObject]:

@@ -154,7 +154,7 @@ class ReproducedTable:
             )
             marks[task, metric, best] = "*"
             for system, test in tests.items():
-                if test.p > 0.05:
+                if not test.significant:
                     marks[task, metric, system] = "="
         return marks
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evals.reporting.overview_table import overview_table
-from evals.reporting.verdicts import describe_family, describe_verdict, round_p
+from evals.reporting.verdicts import describe_families, describe_verdict, round_p
 from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
@@ -27,7 +27,6 @@ HEADS = (
     "w/t/l",
     "shows",
 )
-ALPHA = 0.05
 # Decimals of means, as in the table of a run.
 DIGITS = 4
 # Flows that are shown; --json has all.
@@ -67,12 +66,12 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
             f"    {describe_system(system)}",
         ]
         blocks += [f"    repeat: {path}" for path in system["repeats"][1:]]
-    tested = sum(row["p"] is not None for row in result["comparisons"])
+    families = describe_families(result["comparisons"])
     explained = [
-        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} "
-        f"comparisons with a p",
-        "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at "
-        "80 % power",
+        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for {families}",
+        "95 % interval, shows: too few, and -, where too few queries differ",
+        "w/t/l: queries won, tied, lost; shows: the change that so many queries show in 80 % of "
+        "cases, as the first of the tests that Holm adjusts for",
     ]
     if not pairs:
         explained = ["--pairs prints each comparison with the baseline"]
@@ -119,11 +118,10 @@ def describe_verdicts(result: JsonMapping, names: Sequence[str]) -> list[str]:
     """
     baseline, *others = names
     name_of = dict(zip(result["runs"], others, strict=True))
-    family = describe_family(result["comparisons"])
     sentences = []
     for row in result["comparisons"]:
         if row["metric"] == result["metric"] and row["queries"]:
-            sentences.append(describe_verdict(row, name_of[row["run"]], baseline, family))
+            sentences.append(describe_verdict(row, name_of[row["run"]], baseline))
     return sentences
 
 
@@ -226,8 +224,9 @@ def _change(row: Result, before: str, after: str) -> list[str]:
 
 
 def _interval(row: Result) -> str:
-    few = row["low"] is None or row["queries"] < 2
-    return "too few" if few else f"{_round(row['low'], 3)} to {_round(row['high'], 3)}"
+    if row["low"] is None:
+        return "too few"
+    return f"{_round(row['low'], 3)} to {_round(row['high'], 3)}"
 
 
 def _round(value: float, digits: int, sign: str = "-") -> str:
@@ -241,7 +240,7 @@ def _losses(losses: Result, note: str) -> list[TextBlock]:
     words = {fate.value: text.format(k=cutoff) for fate, text in FATE_LABELS.items()}
     rows = []
     for row in losses["changes"]:
-        interval = _interval(row | {"queries": query_count})
+        interval = _interval(row)
         rows.append(
             [
                 words[row["fate"]],

@@ -56,7 +56,7 @@ NOTES = [
     "over one with gold "
     "in it; best bare retriever: of all that were run",
     "gain, missing and closed, the share of ceiling - floor, are paired by query, with 95 % "
-    "bootstrap intervals",
+    "intervals; that of closed is by bootstrap",
     "closed has none where the ceiling is not clearly above the floor",
 ]
 

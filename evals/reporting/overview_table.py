@@ -6,7 +6,7 @@ The other tables of a comparison are in comparison_tables.py.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tools.number_format import plural
+from evals.reporting.verdicts import describe_families
 from tools.result_table import Cell, ResultTable
 
 Result = Mapping[str, Any]
@@ -31,14 +31,11 @@ def overview_table(result: Result, names: Sequence[str] = ()) -> ResultTable:
 
 def explain_marks(result: Result) -> str:
     """Return the meaning of the marks, with the number of tests."""
-    tests = 0
-    for row in result["by_metric"]:
-        tests += sum(p is not None for p in row["p"])
-    if not tests:
-        return "* the best by a metric; nothing is tested"
-    count = f"{plural(tests, 'test')}, each system against the best by each metric"
-    test = f"paired sign-flip permutation test, p >= .05 after Holm for {count}"
-    return f"{MARKS} ({test})"
+    families = describe_families(result["by_metric"])
+    return (
+        f"{MARKS} (paired sign-flip permutation test of each system against the best, p >= .05 "
+        f"after Holm for {families})"
+    )
 
 
 def system_names(result: Result) -> list[str]:

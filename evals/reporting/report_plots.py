@@ -33,7 +33,7 @@ from tools.number_format import abbreviate
 
 # The metric of OBLIQ-Bench's Figure 3.
 SWEPT = "R@10"
-INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
+INTERVALS = "Bars and bands are 95 % intervals over queries."
 HOLLOW = " Hollow: the systems of the paper."
 
 

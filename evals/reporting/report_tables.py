@@ -11,17 +11,14 @@ Tables of comparisons are in comparison_tables.py, tables of losses in loss_tabl
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 import environments
 from evals import published
 from evals.reporting.run_groups import PAPERS, Group, file_slug, short_task_name
-from evals.scoring.metrics import is_lower_better, is_pairwise, is_weighted
+from evals.scoring.metrics import is_lower_better, is_pairwise
 from evals.scoring.scored_run import ScoredRun
-from evals.scoring.statistics import TIE
+from evals.scoring.statistics import TIE, estimate_mean
 from evals.scoring.system_names import System
 from tools.number_format import plural
 from tools.pool_kinds import WITH_RELEVANT
@@ -493,7 +490,6 @@ def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> JsonOb
     """Mean and interval of a run, or of the mean over several tasks' runs; None if a run has no
     value.
     """
-    measurements = {}
     columns = []
     for run in runs:
         name = _metric_name(run, metric, judgements)
@@ -502,19 +498,9 @@ def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> JsonOb
             return None
         if len(runs) == 1:
             return {**measured, "name": name}
-        measurements[run.name] = measured
         columns.append([value for value in run.columns[name].values() if value is not None])
-    if is_weighted(metric):
-        # Over tasks each query counts once, as in the interval and in every test.
-        means = [fmean(column) for column in columns]
-    else:
-        means = [measured["mean"] for measured in measurements.values()]
-    low, high = stratified(columns)
-    return {
-        "mean": sum(means) / len(means),
-        "low": low,
-        "high": high,
-    }
+    # Over tasks each query counts once, as in every test.
+    return estimate_mean(columns)._asdict()
 
 
 def _metric_name(run: ScoredRun, metric: str, judgements: str) -> str:
@@ -533,26 +519,6 @@ def leading_judgements(run: ScoredRun) -> str:
         *(name.partition(" [")[2].removesuffix("]") for name in run.columns),
     }
     return next((name for name in ("gold", "document") if name in names), leading)
-
-
-def stratified(
-    columns: Sequence[Sequence[float]], *, resamples: int = 2_000, seed: int = 0
-) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of the mean of several means, each resampled for
-    itself.
-    """
-    generator = np.random.default_rng(seed)
-    means = np.zeros(resamples)
-    for column in columns:
-        values = np.asarray(column, dtype=np.float64)
-        draws = generator.integers(
-            0,
-            len(values),
-            size=(resamples, len(values)),
-        )
-        means += values[draws].mean(axis=1) / len(columns)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _mark_best(table: SystemFigures) -> None:

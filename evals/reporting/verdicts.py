@@ -3,52 +3,56 @@
 The tests are in evals/scoring/comparison.py and statistics.py.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from evals.scoring.metrics import is_lower_better
+from evals.scoring.statistics import ALPHA
 from tools.number_format import number, plural, queries
+from tools.records import JsonMapping
 
-Result = dict[str, Any]
-# Below which a difference is taken for shown.
-ALPHA = 0.05
 # Below which p is not written out.
 SMALLEST_P = 0.001
 
 
-def describe_family(rows: Sequence[Result]) -> str:
-    """Say for which tests p is adjusted in the rows of `compare`: each metric of each system."""
-    tests = sum(row["p"] is not None for row in rows)
-    if tests == 1:
-        return "in a single test"
-    return f"after Holm for {plural(tests, 'test')}, each metric of each run"
+def describe_families(rows: Iterable[JsonMapping]) -> str:
+    """Return the families of tests in which p is adjusted in the rows of `compare`."""
+    families = {row["family"]: row["tests"] for row in rows if row["tests"]}
+    counts = [f"{plural(tests, 'test')} of {family}" for family, tests in families.items()]
+    return ", and for ".join(counts) or "no test"
 
 
-def describe_verdict(row: Result, name: str, baseline: str, family: str) -> str:
+def describe_verdict(row: JsonMapping, name: str, baseline: str, where: str = "") -> str:
     """Say in a sentence whether a system differs from a baseline, by a row of `compare`.
 
-    `family` is of `describe_family`.
+    `where` follows the name of the metric.
     """
-    metric = row["metric"]
+    metric = f"{row['metric']}{where}"
+    pair = f"{name} and {baseline}"
     adjusted = row["p_holm"]
     if adjusted is None:
-        return f"{metric} of {name} and {baseline} is not tested"
+        return f"{metric} of {pair} is not tested"
+    if not row["wins"] + row["losses"]:
+        count = queries(row["queries"])
+        return f"no difference between {pair} in {metric}: the same value for each of {count}"
+    tests = row["tests"]
+    family = "in a single test"
+    as_first = ""
+    if tests > 1:
+        family = f"after Holm for {plural(tests, 'test')} of {row['family']}"
+        as_first = f", as the first of {plural(tests, 'test')}"
     p = round_p(adjusted)
-    equals = "= "
-    if p.startswith("<"):
-        equals = ""
+    equals = "" if p.startswith("<") else "= "
     test = f"(p {equals}{p} {family}; {queries(row['queries'])})"
     if adjusted >= ALPHA:
         power = number(
             row["detectable"],
-            "; a difference of {:.3f} would have been shown in 80 % of cases",
-            "",
+            f"a difference of {{:.3f}} would have been shown in 80 % of cases{as_first}",
+            "too few queries differ to show any difference",
         )
-        pair = f"{name} and {baseline}"
-        return f"no difference between {pair} in {metric} could be shown {test}{power}"
+        return f"no difference between {pair} in {metric} could be shown {test}; {power}"
     difference = row["difference"]
     better = "better"
-    if (difference > 0) is is_lower_better(metric):
+    if (difference > 0) is is_lower_better(row["metric"]):
         better = "worse"
     size = f"{abs(difference):.3f}"
     return f"{name} is {better} than {baseline} by {size} {metric} {test}"

@@ -35,7 +35,7 @@ from evals.scoring.scored_run import (
     read_scored_run,
     require_same_contract,
 )
-from evals.scoring.statistics import bootstrap_means
+from evals.scoring.statistics import estimate_mean
 from evals.scoring.system_names import name_systems
 from tools.errors import UnknownName, UsageError
 from tools.number_format import some_queries
@@ -228,23 +228,13 @@ def _describe_curve(courses: Sequence[MetricTrajectory], budgets: list[float]) -
         values[number] = np.asarray(course.values)[places]
         spent[number] = costs[places]
     ends = np.array([course.costs[-1] for course in courses])
-    # Columns in which nothing changes have one interval.
-    chosen = [
-        0,
-        *(
-            index
-            for index in range(1, len(budgets))
-            if (values[:, index] != values[:, index - 1]).any()
-        ),
-    ]
-    intervals = bootstrap_means(np.ascontiguousarray(values[:, chosen]))
-    interval_of = np.searchsorted(chosen, np.arange(len(budgets)), side="right") - 1
+    intervals = [estimate_mean([column]) for column in values.T]
     mean, paid = ([fmean(column) for column in matrix.T.tolist()] for matrix in (values, spent))
     return {
         "queries": len(courses),
         "mean": mean,
-        "low": [intervals[index].low for index in interval_of],
-        "high": [intervals[place].high for place in interval_of],
+        "low": [interval.low for interval in intervals],
+        "high": [interval.high for interval in intervals],
         "spent": paid,
         "ended": [float((ends <= budget).mean()) for budget in budgets],
         "end": mean[-1],

@@ -1,12 +1,12 @@
 """Compare runs with a baseline, query by query.
 
-Each other system is compared with the first in every metric (stats.py has the tests,
+Each other system is compared with the first in every metric (statistics.py has the tests,
 docs/decisions/comparing.md their reasons), and in the fates of relevant documents, from run folders
-alone. Runs that were not asked the same are refused.
+alone. Runs that were not asked the same are refused. Tests of the headline metric are a family, as
+they are in a study; those of all other metrics are another.
 
 Runs whose configurations differ in the seed at most are repeats of a system. A query's mean over
-its repeats is paired, and queries are resampled with all their repeats (the cluster bootstrap of
-Field and Welsh 2007). The change of a fate's share of recall (traces.py) has no test, because a
+its repeats is paired. The change of a fate's share of recall (traces.py) has no test, because a
 fate that is looked at after the fact is no hypothesis.
 """
 
@@ -55,7 +55,15 @@ from evals.scoring.scored_run import (
     list_deviations,
     read_scored_run,
 )
-from evals.scoring.statistics import ALPHA, TIE, PairedTest, bootstrap_columns, holm, paired_columns
+from evals.scoring.statistics import (
+    OTHERS,
+    TIE,
+    PairedTest,
+    estimate_difference,
+    fewest_moved,
+    run_tests,
+    subtract_columns,
+)
 from evals.scoring.system_names import name_systems
 from evals.scoring.system_ranking import rank_systems
 from tools.errors import DataError, SextantError, UnknownName, UsageError
@@ -64,7 +72,6 @@ from tools.records import JsonObject
 
 Result = JsonObject  # what `compare` returns and --json prints
 MOVED = 5  # queries shown that moved most, up and down each
-LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
 SEEDS = (
     "lm",
     "parameters",
@@ -169,11 +176,14 @@ class Contrast(NamedTuple):
         return all(run.is_exhausted_by(self.metric) for run in runs)
 
 
-def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Result:
+def compare(
+    paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False, fewest: int = 1
+) -> Result:
     """Compare the system of the first run folder with each of the others, in all common metrics if
     none is named.
 
-    A metric that a run's scores lack is computed from its outcomes. UnknownName for no metric,
+    `fewest` is the least number of tests of the headline metric to correct for, if there are others
+    elsewhere. A metric that a run's scores lack is computed from its outcomes. UnknownName for no metric,
     UsageError for runs that were not asked the same, unless `force`; DataError or RunIncomplete for
     a run without scores.
     """
@@ -189,11 +199,11 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     check_metric_code(runs, dict.fromkeys(name for names in chosen for name in names))
     pairs = list(zip(systems_compared, chosen, strict=True))
     contrasts = [Contrast(baseline, system, name) for system, names in pairs for name in names]
-    comparisons = _test_contrasts(contrasts)
+    headline = chosen[0][0]
+    comparisons = _test_contrasts(contrasts, headline, fewest)
     losses, without_losses = _compare_losses(baseline, systems_compared)
     # the first in a run's table
     first = runs[0]
-    headline = chosen[0][0]
     return {
         "baseline": baseline.name,
         "runs": [system.name for system in systems_compared],
@@ -251,7 +261,7 @@ def _rank_by_metric(
         for name in shared:
             columns[name] = {**system.values(name)}
         values.append(columns)
-    return rank_systems(values, shared, untested)
+    return rank_systems(values, shared, untested, chosen[0][0])
 
 
 def fill_metrics(
@@ -445,72 +455,52 @@ def note_exhausted(runs: Iterable[ScoredRun], metrics: Iterable[str]) -> list[st
     return [f"{' and '.join(names)} {are} {relation} {size}, so {they} not tested"]
 
 
-def _test_contrasts(contrasts: Sequence[Contrast]) -> list[Result]:
-    """Return a row for each contrast; p is corrected over all that are tested (Holm)."""
-    columns = [contrast.align() for contrast in contrasts]
-    are_tested = []
-    for contrast, (before, _) in zip(contrasts, columns, strict=True):
-        are_tested.append(bool(before) and not contrast.is_exhausted())
-    defined = [(before, after) for before, after in columns if before]
-    results = iter(paired_columns(defined, tests=max(sum(are_tested), 1)))
-    rows = []
-    for contrast, (before, after) in zip(contrasts, columns, strict=True):
-        row: Result = {
-            "run": contrast.system.name,
-            "metric": contrast.metric,
-            "baseline_mean": None,
-            "mean": None,
-        }
-        if before:
-            row["baseline_mean"] = math.fsum(before) / len(before)
-            row["mean"] = math.fsum(after) / len(after)
-            row |= next(results)._asdict()
-        else:
-            row |= dict.fromkeys(PairedTest._fields)
-            row |= dict.fromkeys(("wins", "ties", "losses", "queries"), 0)
-        rows.append(row | {"p_holm": None})
-    tested = []
-    for row, is_tested in zip(rows, are_tested, strict=True):
-        if is_tested:
-            tested.append(row)
-        else:
-            row["p"] = None
-    adjusted = holm([row["p"] for row in tested])
-    for row, p in zip(tested, adjusted, strict=True):
-        row["p_holm"] = p
-    return rows
-
-
-def fewest_for_holm(tests: int) -> int:
-    """Return how many queries must differ so that the smallest p, 2 of 2^n assignments, times
-    `tests` is below .05.
+def _test_contrasts(contrasts: Sequence[Contrast], headline: str, fewest: int = 1) -> list[Result]:
+    """Return a row for each contrast; those of the headline metric are a family of tests, and those
+    of all others another. A metric that is not tested is in none.
     """
-    differing = 1
-    while 2.0 ** (1 - differing) * tests >= ALPHA:
-        differing += 1
-    return differing
+    families: dict[str, list[int]] = {}
+    rows = list[Result]()
+    differences = []
+    for place, contrast in enumerate(contrasts):
+        before, after = contrast.align()
+        row: Result = {"run": contrast.system.name, "metric": contrast.metric}
+        row |= dict.fromkeys(("baseline_mean", "mean", *PairedTest._fields, "family"))
+        row |= dict.fromkeys(("wins", "ties", "losses", "queries"), 0)
+        rows.append(row)
+        differences.append([subtract_columns(before, after)])
+        if not before:
+            continue
+        row["baseline_mean"] = math.fsum(before) / len(before)
+        row["mean"] = math.fsum(after) / len(after)
+        if contrast.is_exhausted():
+            row |= run_tests([differences[place]])[0]._asdict()
+            row |= dict.fromkeys(("p", "p_holm", "detectable", "tests"))
+            continue
+        row["family"] = headline if contrast.metric == headline else OTHERS
+        families.setdefault(row["family"], []).append(place)
+    for family, places in families.items():
+        of_family = [differences[place] for place in places]
+        results = run_tests(of_family, fewest if family == headline else 1)
+        for place, result in zip(places, results, strict=True):
+            rows[place] |= result._asdict()
+    return rows
 
 
 def _note_rows(comparisons: list[Result]) -> list[str]:
     notes = []
-    tested = [row for row in comparisons if row["p"] is not None]
     for name in dict.fromkeys(row["run"] for row in comparisons):
         rows = [row for row in comparisons if row["run"] == name and row["queries"]]
-        moved = {row["metric"]: row["wins"] + row["losses"] for row in rows if row["p"] is not None}
         if rows and not any(row["wins"] + row["losses"] for row in rows):
             notes.append(f"{name} has the baseline's value for every query: no difference")
-        elif few := [metric for metric, count in moved.items() if 0 < count < LEAST]:
+        few: dict[int, list[str]] = {}
+        for row in rows:
+            if row["tests"] and 0 < row["wins"] + row["losses"] < fewest_moved(row["tests"]):
+                few.setdefault(row["tests"], []).append(row["metric"])
+        for tests, metrics in few.items():
             notes.append(
-                f"{name}: fewer than {LEAST} queries differ in {', '.join(few)}, so p cannot be "
-                f"below .05"
-            )
-        needed = fewest_for_holm(len(tested))
-        short = [metric for metric, count in moved.items() if LEAST <= count < needed]
-        if short:
-            differ = f"fewer than {needed} queries differ in {', '.join(short)}"
-            notes.append(
-                f"{name}: {differ}, too few for p below .05 as the first of {plural(len(tested), 'test')} "
-                f"(Holm)"
+                f"{name}: fewer than {fewest_moved(tests)} queries differ in {', '.join(metrics)}, "
+                f"so no p can be below .05 after Holm for {plural(tests, 'test')}"
             )
     if any(is_weighted(row["metric"]) for row in comparisons):
         notes.append(
@@ -662,7 +652,7 @@ def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
 
 
 def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
-    intervals = bootstrap_columns(list((after - before).T))
+    intervals = [estimate_difference([column]) for column in (after - before).T]
     return [
         {
             "fate": fate.value,
@@ -715,8 +705,8 @@ def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) 
 def compare_pairs(paths: Sequence[Path], metric: str) -> list[Result]:
     """Compare each pair of the systems of run folders in a metric.
 
-    A row is as in `compare`, with "baseline" for the earlier system. p is adjusted for all pairs
-    (Holm). Runs may differ in their questions; UsageError for runs without a common query.
+    A row is as in `compare`, with "baseline" for the earlier system; all pairs are a family. Runs
+    may differ in their questions; UsageError for runs without a common query.
     """
     runs, problems = fill_metrics([read_scored_run(path) for path in paths], [metric])
     if problems:
@@ -724,7 +714,7 @@ def compare_pairs(paths: Sequence[Path], metric: str) -> list[Result]:
     systems = _group(runs, paths)
     _check_contracts(runs, force=True)
     contrasts = [Contrast(*pair, metric) for pair in combinations(systems, 2)]
-    rows = _test_contrasts(contrasts)
+    rows = _test_contrasts(contrasts, metric)
     for contrast, row in zip(contrasts, rows, strict=True):
         row["baseline"] = contrast.baseline.name
     return rows

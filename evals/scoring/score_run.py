@@ -40,7 +40,7 @@ from evals.scoring.metrics import (
 )
 from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.scored_run import Column, name_retriever
-from evals.scoring.statistics import bootstrap_columns, bootstrap_mean, resampled_mean
+from evals.scoring.statistics import estimate_mean, resampled_mean
 from programs import describe_deviations
 from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
@@ -400,31 +400,19 @@ def summarise_columns(
 
     `weights` has the weights of queries by metric; a metric with none of them has weights of 1.
     """
-    defined = {}
-    intervals = {}
-    unweighted = {}
-    for name, column in columns.items():
-        defined[name] = values = {
-            query_id: value for query_id, value in column.items() if value is not None
-        }
-        if weights[name] and values:
-            weight_of_query = weights[name]
-            weighed = [weight_of_query[query_id] for query_id in values]
-            intervals[name] = bootstrap_mean(list(values.values()), weighed)
-        elif values:
-            unweighted[name] = list(values.values())
-    columns_of_values = list(unweighted.values())
-    intervals |= zip(unweighted, bootstrap_columns(columns_of_values), strict=True)
     summary = {}
     for name, column in columns.items():
-        values = defined[name]
+        values = {query_id: value for query_id, value in column.items() if value is not None}
         if not values:
             summary[name] = {"mean": None, "low": None, "high": None, "queries": 0}
             continue
-        summary[name] = measured = dict[str, Any](intervals[name]._asdict())
+        weight_of_query = weights[name]
+        weighed = [weight_of_query[query_id] for query_id in values] if weight_of_query else None
+        interval = estimate_mean([list(values.values())], weighed)
+        summary[name] = measured = dict[str, Any](interval._asdict())
         if len(values) < len(column):
             measured["queries"] = len(values)
-        if resampled and set(weights[name].values()) <= {1}:
+        if resampled and set(weight_of_query.values()) <= {1}:
             measured["resampled"] = resampled_mean(list(values.values()))
     return summary
 

@@ -1,117 +1,113 @@
 """Uncertainty of a mean over queries, and of the difference of two. The same values always give the
 same figures.
 
-The test of a difference is the paired randomisation test of Smucker, Allan and Carterette (2007).
-Repeated runs are averaged within queries before (comparison.py). Left out: clusters of queries.
+The test of a difference is the paired randomisation test of Smucker, Allan and Carterette (2007);
+tests that answer one question are a family, corrected by Holm. Repeated runs are averaged within
+queries before (comparison.py). Left out: clusters of queries. tests/soak/large/test_intervals.py
+has the coverage of the intervals, docs/decisions/comparing.md the reasons.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 ALPHA = 0.05  # the level of a test, two-sided
 POWER = 0.8  # the share of cases in which a detectable difference is shown
+OTHERS = "other metrics"  # the family of the tests of all metrics but the headline
 TIE = 1e-12  # two values that differ by less are the same: they were summed in another order
 EXACT = 16  # up to this number of differences all 2^n assignments of signs are enumerated
 PERMUTATIONS = 19_999  # random assignments of signs for more differences
 DRAWS_PER_TEST = 400  # so the smallest p of a family of tests, times their number, is 1/400
 REFINED = 0.005  # a p below this is estimated again with the draws that the family needs
 GROUP = 8  # differences whose signs are drawn together: one random byte
-# Queries for which the power can be 80 %: with six, all must move one way to be significant.
-FEWEST = 7
+Z = 1.959964  # the normal distribution's quantile of a 95 % interval
 _BOUNDS = (0.025, 0.975)  # quantiles of a 95 % interval
+
+Values = Sequence[float] | np.ndarray
 
 
 class Interval(NamedTuple):
-    """A mean and its 95 % interval; the bounds are None if there is no spread to estimate them from."""
+    """A mean and its 95 % interval; the bounds are None if there are too few queries for one."""
 
     mean: float
     low: float | None
     high: float | None
 
 
-def bootstrap_mean(
-    values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None
-) -> Interval:
-    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13)."""
-    [interval] = bootstrap_columns([values], weights, resamples=resamples)
+def estimate_mean(groups: Sequence[Values], weights: Values | None = None) -> Interval:
+    """Return the mean over `groups` (tasks) of the means over their queries, with its interval.
+
+    `weights` are of the queries of a single group. Values are taken to lie in [0, 1], or between
+    the lowest and the highest if these lie outside. No interval for a group of fewer than two.
+    """
+    values = np.concatenate([np.asarray(group, dtype=np.float64) for group in groups])
+    lowest = min(0.0, float(values.min()))
+    highest = max(1.0, float(values.max()))
+    return _interval(groups, lowest, highest, weights)
+
+
+def estimate_difference(groups: Sequence[np.ndarray]) -> Interval:
+    """Return `estimate_mean` of paired differences; a difference that was not seen is taken to be
+    at most as large as the largest.
+
+    No interval where fewer queries differ than a p below .05 needs.
+    """
+    largest = max(float(np.abs(group).max()) for group in groups)
+    interval = _interval(groups, -largest, largest)
+    if count_moved(groups) < fewest_moved(tests=1):
+        return Interval(interval.mean, None, None)
     return interval
 
 
-def bootstrap_columns(
-    columns: Sequence[Sequence[float] | np.ndarray],
-    weights: Sequence[float] | None = None,
-    *,
-    resamples: int | None = None,
-) -> list[Interval]:
-    """Return `bootstrap_mean` of each column, a column having a value for each of its queries.
+def _interval(
+    groups: Sequence[Values], lowest: float, highest: float, weights: Values | None = None
+) -> Interval:
+    """Return Wilson's interval (1927) with the effective number of queries of Korn and Graubard
+    (1998): as many as a share would need for the standard error of this mean.
 
-    Resamples are drawn once for all columns of a length.
+    To the squared deviations from the mean one is added, the variance of a share with this mean:
+    so few values with small deviations may lack the rare large one.
     """
-    equally_long = dict[int, list[int]]()
-    for position, column in enumerate(columns):
-        equally_long.setdefault(len(column), []).append(position)
-    intervals: dict[int, Interval] = {}
-    for positions in equally_long.values():
-        rows = np.array([columns[position] for position in positions], dtype=np.float64)
-        intervals |= zip(positions, _bootstrap_rows(rows, weights, resamples), strict=True)
-    return [intervals[position] for position in range(len(columns))]
+    columns = [np.asarray(group, dtype=np.float64) for group in groups]
+    means = [float(np.average(column, weights=weights)) for column in columns]
+    mean = math.fsum(means) / len(means)
+    if min(map(len, columns)) < 2:
+        return Interval(mean, None, None)
+    width = highest - lowest or 1.0
+    share = (mean - lowest) / width
+    spread = share * (1 - share)
+    # The squared standard error of the mean, and that of a share divided by its variance.
+    error = 0.0
+    share_error = 0.0
+    for column, column_mean in zip(columns, means, strict=True):
+        weight = np.ones(len(column)) if weights is None else np.asarray(weights, dtype=np.float64)
+        squares = (weight / (weight.sum() * len(columns))) ** 2
+        error += float(squares @ ((column - column_mean) / width) ** 2 + spread * squares.mean())
+        share_error += float(squares.sum() + squares.mean())
+    effective = spread / error if error > TIE**2 else 1 / share_error
+    centre = share + Z**2 / (2 * effective)
+    half = Z * math.sqrt(spread / effective + (Z / (2 * effective)) ** 2)
+    shrink = width / (1 + Z**2 / effective)
+    # Rounding may take an end beyond its bound.
+    low = max(lowest, lowest + (centre - half) * shrink)
+    high = min(highest, lowest + (centre + half) * shrink)
+    return Interval(mean, low, high)
 
 
-def _bootstrap_rows(
-    rows: np.ndarray,
-    weights: Sequence[float] | None,
-    resamples: int | None,
-) -> list[Interval]:
-    """Return `bootstrap_mean` of each row, shape (columns, queries)."""
-    queries = rows.shape[1]
-    weight = np.ones(queries) if weights is None else np.asarray(weights, dtype=np.float64)
-    means = [float(np.average(row, weights=weight)) for row in rows]
-    if queries < 2:
-        return [Interval(mean, None, None) for mean in means]
-    weighted = rows * weight
-    means_of_blocks = []
-    for draws in _draw_queries(queries, resamples):
-        totals = queries if weights is None else weight.take(draws).sum(axis=1)
-        sums = [row.take(draws).sum(axis=1) for row in weighted]
-        means_of_blocks.append(np.stack(sums) / totals)
-    lows, highs = np.quantile(np.concatenate(means_of_blocks, axis=1), _BOUNDS, axis=1)
-    return [
-        Interval(mean, float(low), float(high))
-        for mean, low, high in zip(means, lows, highs, strict=True)
-    ]
-
-
-def _draw_queries(queries: int, resamples: int | None = None) -> Iterator[np.ndarray]:
+def _draw_queries(queries: int) -> Iterator[np.ndarray]:
     """Yield resamples of the numbers of queries, in blocks of shape (up to n, queries).
 
-    By default 20 million draws in all, but 2,000 to 10,000 resamples.
+    20 million draws in all, but 2,000 to 10,000 resamples.
     """
-    if not resamples:
-        resamples = max(2_000, min(10_000, 20_000_000 // queries))
+    resamples = max(2_000, min(10_000, 20_000_000 // queries))
     generator = np.random.default_rng(0)
     # Resamples of a block: 1 MB of draws for any number of queries, which stays in the cache.
     step = max(1, 128_000 // queries)
     for start in range(0, resamples, step):
         block = min(step, resamples - start)
         yield generator.integers(0, queries, size=(block, queries))
-
-
-def bootstrap_means(rows: np.ndarray) -> list[Interval]:
-    """Return `bootstrap_mean` of each column of `rows`, shape (queries, columns).
-
-    All columns have the same resamples, so that sums of columns hold.
-    """
-    means = rows.mean(axis=0)
-    if len(rows) < 2:
-        return [Interval(float(mean), None, None) for mean in means]
-    lows, highs = np.quantile(means_of_resamples(rows), _BOUNDS, axis=0)
-    return [
-        Interval(float(mean), float(low), float(high))
-        for mean, low, high in zip(means, lows, highs, strict=True)
-    ]
 
 
 def means_of_resamples(rows: np.ndarray) -> np.ndarray:
@@ -165,66 +161,73 @@ def resampled_mean(values: Sequence[float]) -> dict[str, float]:
 
 
 class PairedTest(NamedTuple):
-    """How two systems differ over the same queries; None if there are too few queries to tell."""
+    """How two systems differ over the same queries, as a test of a family."""
 
     difference: float  # mean of after - before
-    low: float | None  # of its 95 % interval
+    low: float | None  # of its 95 % interval; None if there are too few queries to tell
     high: float | None
     p: float  # two-sided, of no difference
     wins: int  # queries that `after` does better
     ties: int
     losses: int
     queries: int
-    detectable: float | None  # the smallest difference that `queries` queries show in 80 % of cases
+    detectable: float | None  # as `detectable_difference` has it
+    p_holm: float  # p, corrected by Holm for all tests of the family
+    tests: int  # of the family
 
 
-def paired(
-    before: Sequence[float],
-    after: Sequence[float],
-    *,
-    permutations: int = PERMUTATIONS,
-    resamples: int | None = None,
-    tests: int = 1,
-) -> PairedTest:
-    """Compare two systems by their values for the same queries in the same order: `bootstrap_mean`
-    and `sign_flip`.
-
-    `tests` is the number of tests that are corrected together.
-    """
-    [result] = paired_columns(
-        [(before, after)],
-        permutations=permutations,
-        resamples=resamples,
-        tests=tests,
-    )
+def paired(before: Sequence[float], after: Sequence[float]) -> PairedTest:
+    """Compare two systems by their values for the same queries in the same order: a single test."""
+    [result] = run_tests([[subtract_columns(before, after)]])
     return result
 
 
-def paired_columns(
-    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
-    *,
-    permutations: int = PERMUTATIONS,
-    resamples: int | None = None,
-    tests: int = 1,
-) -> list[PairedTest]:
-    """Return `paired` of each pair of columns, (before, after)."""
-    columns = [subtract_columns(before, after) for before, after in pairs]
-    intervals = bootstrap_columns(columns, resamples=resamples)
-    results = []
-    for differences, interval in zip(columns, intervals, strict=True):
-        wins = int((differences > 0).sum())
-        losses = int((differences < 0).sum())
-        result = PairedTest(
-            *interval,
-            p=sign_flip(differences, permutations=permutations, tests=tests),
-            wins=wins,
-            ties=len(differences) - wins - losses,
-            losses=losses,
-            queries=len(differences),
-            detectable=detectable_difference(differences),
-        )
-        results.append(result)
-    return results
+def run_tests(contrasts: Sequence[Sequence[np.ndarray]], fewest: int = 1) -> list[PairedTest]:
+    """Test the contrasts of a family, each of which has differences of queries by group (task).
+
+    A contrast in which no query differs has p = 1, and is not counted: the test considers the signs
+    of the differences alone, so it could never be significant. `fewest` is the least number of tests
+    to correct for. The statistic is the mean over groups of the mean over their queries.
+    """
+    moved = [bool(count_moved(groups)) for groups in contrasts]
+    tests = max(fewest, sum(moved))
+    results = [_test(groups, tests) for groups in contrasts]
+    ps = [result.p for result, is_moved in zip(results, moved, strict=True) if is_moved]
+    corrected = iter(holm(ps, tests))
+    adjusted = []
+    for result, is_moved in zip(results, moved, strict=True):
+        adjusted.append(result._replace(p_holm=next(corrected) if is_moved else 1.0))
+    return adjusted
+
+
+def _test(groups: Sequence[np.ndarray], tests: int) -> PairedTest:
+    # Each query's part of the mean over groups.
+    shares = np.concatenate([group / (len(group) * len(groups)) for group in groups])
+    wins = int((shares > 0).sum())
+    losses = int((shares < 0).sum())
+    return PairedTest(
+        *estimate_difference(groups),
+        p=sign_flip(shares, tests=tests),
+        wins=wins,
+        ties=len(shares) - wins - losses,
+        losses=losses,
+        queries=len(shares),
+        detectable=detectable_difference(groups, tests),
+        p_holm=1.0,
+        tests=tests,
+    )
+
+
+def count_moved(groups: Sequence[np.ndarray]) -> int:
+    """Return how many queries differ."""
+    return sum(int(np.count_nonzero(group)) for group in groups)
+
+
+def fewest_moved(tests: int) -> int:
+    """Return how many queries must differ so that the smallest p, 2 of 2^n assignments of signs,
+    times `tests` is below .05.
+    """
+    return math.floor(math.log2(tests / ALPHA)) + 2
 
 
 def subtract_columns(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
@@ -308,31 +311,24 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
     return sums
 
 
-def detectable_difference(differences: np.ndarray) -> float | None:
-    """Return the smallest mean difference that is shown in 80 % of cases, at .05 two-sided.
-
-    None for fewer than `FEWEST` queries. Queries are taken to have the spread of `differences`.
-    """
-    if len(differences) < FEWEST:
-        return None
-    return detectable_over([differences])
-
-
-def detectable_over(groups: Collection[np.ndarray], tests: int = 1) -> float | None:
+def detectable_difference(groups: Sequence[np.ndarray], tests: int) -> float | None:
     """Return the difference that is shown in 80 % of cases as the first of `tests` tests, which
-    Holm corrects.
+    Holm corrects: at .05 / tests, two-sided.
 
-    The difference is the mean over `groups` (the tasks) of the mean over their queries. Its
-    standard error and degrees of freedom are those of Welch (1947) and Satterthwaite (1946); the
-    difference is the error times the sum of two quantiles of Student's t. None if there is no
-    spread, or if too few assignments of signs exist for any p below the level. If only a few of
-    them are below it, p moves in steps and power is lost; the factor for that was fitted to
+    The standard error and degrees of freedom are those of Welch (1947) and Satterthwaite (1946),
+    over the `groups`; the difference is the error times the sum of two quantiles of Student's t.
+    None where fewer queries differ than such a p needs. If only a few assignments of signs are
+    below the level, p moves in steps and power is lost; the factor for that was fitted to
     simulations with 8 to 14 queries and 1 to 64 such assignments.
     """
     # Loading it takes a third of a second, and every command that reads a run imports this module.
     from scipy.special import stdtrit  # Student's t: few commands need it
 
+    moved = count_moved(groups)
+    if moved < fewest_moved(tests):
+        return None
     level = ALPHA / tests
+    steps = math.ceil(level * 2.0 ** min(moved - 1, 1000)) - 1
     squared_errors = []
     pooled_terms = []
     for group in groups:
@@ -343,25 +339,21 @@ def detectable_over(groups: Collection[np.ndarray], tests: int = 1) -> float | N
     total = math.fsum(squared_errors)
     if not math.sqrt(total) > TIE:
         return None
-    queries = sum(map(len, groups))
-    # Values of p that are below the level.
-    steps = math.ceil(level * 2.0 ** min(queries - 1, 1000)) - 1
-    if steps < 1:
-        return None
     freedom = total**2 / math.fsum(pooled_terms)
     quantiles = stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)
     return float(quantiles * (1 + 1 / (3 * steps)) * math.sqrt(total))
 
 
-def holm(ps: Sequence[float]) -> list[float]:
+def holm(ps: Sequence[float], tests: int = 0) -> list[float]:
     """Adjust p values, in the order given (Holm 1979).
 
-    Adjusted values below .05 hold for all comparisons together.
+    Adjusted values below .05 hold for all comparisons together. `tests` is their number, if there
+    are more than `ps`.
     """
     adjusted = [0.0] * len(ps)
     floor = 0.0
     ascending = sorted(range(len(ps)), key=ps.__getitem__)
     for rank, index in enumerate(ascending):
-        floor = max(floor, min(1.0, (len(ps) - rank) * ps[index]))
+        floor = max(floor, min(1.0, (max(tests, len(ps)) - rank) * ps[index]))
         adjusted[index] = floor
     return adjusted

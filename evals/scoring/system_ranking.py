@@ -2,8 +2,9 @@
 from it.
 
 Each other system is tested against the best of a metric over the queries that all have, as
-evals/scoring/comparison.py tests pairs; p is corrected over all these tests (Holm). The best was
-chosen by the same queries, so a p says how sure its lead is, and is no test that was planned.
+evals/scoring/comparison.py tests pairs: by the headline metric, a family of tests, and by all other
+metrics, another. The best was chosen by the same queries, so a p says how sure its lead is, and is
+no test that was planned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,8 @@ from functools import partial
 
 from evals.scoring.metrics import orient
 from evals.scoring.scored_run import Column, align_columns
-from evals.scoring.statistics import ALPHA, holm, sign_flip, subtract_columns
-from tools.records import JsonMapping, JsonObject
+from evals.scoring.statistics import ALPHA, OTHERS, run_tests, subtract_columns
+from tools.records import JsonObject
 
 # metric -> query id -> value of a system.
 SystemValues = Mapping[str, Column]
@@ -22,6 +23,7 @@ def rank_systems(
     systems: Sequence[SystemValues],
     metrics: Sequence[str],
     untested: Sequence[str] = (),
+    headline: str = "",
 ) -> list[JsonObject]:
     """Return a row for each metric: means, the best systems, and those that do not differ from it.
 
@@ -33,22 +35,9 @@ def rank_systems(
         columns = [system[metric] for system in systems]
         values = list(align_columns(*columns).values())
         rows.append(_rank(metric, values, len(systems)))
-    tests = len(metrics) * (len(systems) - 1)
-    tested = []
-    ps = []
-    for row in rows:
-        if row["metric"] in untested or not row["queries"]:
-            continue
-        for place in range(len(systems)):
-            if place == row["leader"]:
-                continue
-            p = _test(row, place, tests)
-            row["p"][place] = p
-            ps.append(p)
-            tested.append((row, place))
-    for (row, place), p_holm in zip(tested, holm(ps), strict=True):
-        row["p_holm"][place] = p_holm
-        row["differs"][place] = p_holm < ALPHA
+    tested = [row for row in rows if row["metric"] not in untested and row["queries"]]
+    for is_headline, family in ((True, headline), (False, OTHERS)):
+        _test([row for row in tested if (row["metric"] == headline) is is_headline], family)
     for row in rows:
         del row["values"]
     return rows
@@ -60,6 +49,8 @@ def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> JsonO
         "queries": len(values),
         "means": [None] * systems,
         "leader": None,
+        "tests": 0,
+        "family": "",
         "p": [None] * systems,
         "p_holm": [None] * systems,
         "differs": [None] * systems,
@@ -76,8 +67,20 @@ def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> JsonO
     return row
 
 
-def _test(row: JsonMapping, place: int, tests: int) -> float:
-    leader = row["leader"]
-    before = [values[leader] for values in row["values"]]
-    after = [values[place] for values in row["values"]]
-    return sign_flip(subtract_columns(before, after), tests=tests)
+def _test(rows: Sequence[JsonObject], family: str) -> None:
+    """Add to the rows of a family of tests how each system differs from the best."""
+    places = []
+    contrasts = []
+    for row in rows:
+        columns = list(zip(*row["values"], strict=True))
+        before = columns[row["leader"]]
+        for place, after in enumerate(columns):
+            if place != row["leader"]:
+                places.append((row, place))
+                contrasts.append([subtract_columns(before, after)])
+    for (row, place), result in zip(places, run_tests(contrasts), strict=True):
+        row["p"][place] = result.p
+        row["p_holm"][place] = result.p_holm
+        row["differs"][place] = result.p_holm < ALPHA
+        row["tests"] = result.tests
+        row["family"] = family

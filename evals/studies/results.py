@@ -36,13 +36,13 @@ from evals.reporting.report_tables import (
     ResultRow,
     SystemFigures,
     order_by_score,
-    stratified,
 )
 from evals.reporting.run_groups import short_task_name
+from evals.reporting.verdicts import round_p
 from evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhausted
 from evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
 from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
-from evals.scoring.statistics import bootstrap_mean
+from evals.scoring.statistics import estimate_mean
 from evals.studies import significance
 from evals.studies.run_cells import CellResult
 from evals.studies.study_file import StudyFile
@@ -95,7 +95,7 @@ class StudyResults(NamedTuple):
                     "why": reason,
                 }
             )
-        tests = [test._asdict() for test in self.tests]
+        tests = [test.json() for test in self.tests]
         head = {
             "study": self.study.name,
             "question": self.study.question,
@@ -123,7 +123,7 @@ def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults
     tests = significance.test_rows(tested, baseline, metrics)
     sentences = [
         *say_failures(runs),
-        *significance.describe_tests(tests, baseline, metric),
+        *significance.describe_tests(tests, baseline),
         *untested.values(),
     ]
     return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, sentences)
@@ -244,7 +244,11 @@ def _mark_column(
             cell.best = True
         elif cell and row in tests and not tests[row].significant:
             cell.text += NOT_DIFFERENT
-            cell.note = f"cannot be told from {best} ({tests[row]})"
+            result = tests[row].result
+            cell.note = (
+                f"cannot be told from {best} ({result.difference:+.4f}, n={result.queries}, "
+                f"p {round_p(result.p_holm)})"
+            )
 
 
 def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -257,11 +261,14 @@ def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]])
         kinds = ", ".join(families)
         notes.append(f"no mean over all tasks, since their metrics differ in kind: {kinds}")
     if any(map(is_lower_better, results.metrics.values())):
-        notes.append("less of Flip is better")
+        notes.append(
+            "Flip: the share of comparisons that come out otherwise once the query is written as "
+            "prose; less is better"
+        )
     if any(map(is_weighted, results.metrics.values())):
         notes.append(
-            "Triplets: each query counts once here, and as often as it has triplets in a run's "
-            "own table"
+            "Triplets: the share of pairs of documents that are in the right order; each query "
+            "counts once here, and as often as it has pairs in a run's own table"
         )
     programs = set()
     for (row, _), repeats in results.runs.items():
@@ -330,53 +337,42 @@ def _mean_and_interval(
     if len(runs) == 1 and not is_weighted(metric):
         scores = runs[0].scores["metrics"][metric]
         return scores["mean"], scores["low"], scores["high"]
-    if len(values) == 1:
-        return bootstrap_mean(values[0])
-    means = [sum(task_values) / len(task_values) for task_values in values]
-    low, high = stratified(values)
-    return sum(means) / len(means), low, high
+    return estimate_mean(values)
 
 
-def _tests_table(results: StudyResults, table: SystemFigures) -> ResultTable:
+def lay_out_tests(results: StudyResults, table: SystemFigures) -> list[ResultTable]:
+    """Return the table of all tests against the baseline; none if there is nothing to test."""
+    if not results.tests:
+        return []
     order = [row.label for row in table.rows]
     rows = []
     for test in sorted(results.tests, key=lambda test: order.index(test.row)):
-        over = (
-            test.tasks[0]
-            if len(test.tasks) == 1
-            else f"mean of {len(test.tasks)} {test.metric}".strip()
-        )
-        shown = number(test.detectable, unknown="none")
-        figures = [
-            test.difference,
-            test.low,
-            test.high,
-            test.p,
-            test.p_holm,
-        ]
+        result = test.result
         rows.append(
             [
                 test.row,
-                over,
-                *(f"{figure:.4f}" for figure in figures),
-                str(test.queries),
-                shown,
+                test.place,
+                test.metric,
+                number(result.difference, "{:+.4f}"),
+                number(result.low, "{:+.4f}", "too few"),
+                number(result.high, "{:+.4f}", "too few"),
+                round_p(result.p),
+                round_p(result.p_holm),
+                f"{result.wins}/{result.ties}/{result.losses}",
+                number(result.detectable, unknown="-"),
             ]
         )
-    names = [
-        "row",
-        "task",
-        "difference",
-        "low",
-        "high",
-        "p",
-        "p by Holm",
-        "queries",
-        "could be shown",
+    heads = ["row", "task", "metric", "difference", "low", "high", "p", "Holm", "w/t/l", "shows"]
+    tests = plural(results.tests[0].result.tests, "test")
+    notes = [
+        f"a row less {results.baseline}; above 0 is better, also where less of a metric is",
+        "low, high: 95 % interval; p: paired sign-flip permutation test, within each task; Holm: "
+        f"adjusted for {tests}",
+        "w/t/l: queries won, tied, lost; shows: the difference that so many queries show in 80 % "
+        "of cases, as the first of these tests; too few, -: too few queries differ",
     ]
-    note = f"a row less {results.baseline}; above 0 is better, also where less of a metric is"
     title = f"Differences from {results.baseline}"
-    return report_table("study-tests", title, names, rows, words=(1,), notes=[note])
+    return [report_table("study-tests", title, heads, rows, words=(1, 2), notes=notes)]
 
 
 def _cost_table(results: StudyResults) -> ResultTable:
@@ -460,7 +456,8 @@ def _make_panels(results: StudyResults, table: SystemFigures) -> dict[str, Panel
             if cell:
                 mean_points.append(Point(x + shift, cell.value, cell.low, cell.high))
             if test := tests.get((row.label, column.tasks)):
-                change_points.append(Point(x + shift, test.difference, test.low, test.high))
+                difference, low, high, *_ = test.result
+                change_points.append(Point(x + shift, difference, low, high))
         means.append(Series(row.label, mean_points, index))
         if change_points:
             changes.append(Series(row.label, change_points, index))
@@ -511,7 +508,7 @@ def _build_report(
     notes = [*results.findings, FILES]
     findings = ReportSection("findings", "Findings", [table, *plots], notes, results.deviations)
     sections = [findings]
-    for further in (_tests_table(results, figures), _cost_table(results), *missing):
+    for further in (*lay_out_tests(results, figures), _cost_table(results), *missing):
         sections.append(ReportSection(further.stem, further.title, [further]))
     report.sections[:0] = sections
     return report

@@ -6,12 +6,12 @@ A result names runs by their places in the list that was asked for, from 0.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from evals.reporting.verdicts import ALPHA, describe_family, describe_verdict
+from evals.reporting.verdicts import describe_families, describe_verdict
 from evals.scoring.behaviour import FIGURES, compare_behaviour
 from evals.scoring.budget_curves import curves
 from evals.scoring.comparison import compare, compare_pairs
 from evals.scoring.scored_run import ScoredRun, align_columns
-from evals.scoring.statistics import TIE
+from evals.scoring.statistics import ALPHA, TIE
 from evals.scoring.system_names import name_systems
 from tools.errors import SextantError
 from tools.records import JsonMapping, JsonObject
@@ -31,6 +31,7 @@ _SHOWN = (
     "losses",
     "queries",
     "detectable",
+    "tests",
 )
 Answer = JsonObject
 
@@ -55,14 +56,13 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
         pairs = compare_pairs(paths, chosen) if len(runs) > 2 else []
     except SextantError as problem:
         return answer | {"metric": chosen, "why": str(problem)}
-    family = describe_family(result["comparisons"])
     verdicts = list[str]()
     comparisons = list[Answer]()
     for row in result["comparisons"]:
         place = places[row["run"]]
         comparisons.append(_show(row, place))
         if row["metric"] == chosen and row["queries"]:
-            verdicts.append(describe_verdict(row, names[place], names[0], family))
+            verdicts.append(describe_verdict(row, names[place], names[0]))
     notes = list[str]()
     for note in result["notes"]:
         for run, name in zip(runs, names, strict=True):
@@ -81,6 +81,7 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
         "pairs": pair_rows,
         "notes": notes,
         "alpha": ALPHA,
+        "families": describe_families(result["comparisons"]),
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from environments import load
 from environments.base import EmptySplit, Environment
-from evals.scoring.comparison import LEAST
+from evals.scoring.statistics import fewest_moved
 from evals.scoring.text_similarity import similarities
 from tools.errors import UsageError, require_at_least
 from tools.number_format import plural
@@ -201,7 +201,7 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
         for environment in training.environments
         for piece in _pieces(_group(environment.queries, environment))
     ]
-    few = len(training.validation) < LEAST and len(pieces) > 2
+    few = len(training.validation) < fewest_moved(tests=1) and len(pieces) > 2
     folds = folds or (min(FOLDS, len(pieces)) if few else 1)
     if folds > len(pieces):
         raise UsageError(

@@ -162,7 +162,7 @@ function verdictList(found, sides) {
 const pWords = (p) => (!defined(p) ? "not tested" : p < 0.001 ? "p\u00a0<\u00a00.001" : `p\u00a0=\u00a0${p.toFixed(3)}`);
 
 /** How far the run of a row is above that of a column, for all pairs. */
-function pairMatrix({ pairs, metric, alpha }, sides) {
+function pairMatrix({ pairs, metric, alpha, families }, sides) {
   const known = new Map(pairs.map((pair) => [`${pair.run} ${pair.baseline}`, pair]));
   const cell = (run, baseline) => {
     const pair = known.get(`${run} ${baseline}`);
@@ -188,7 +188,7 @@ function pairMatrix({ pairs, metric, alpha }, sides) {
         ),
       ),
     ),
-    el("p.about", `Bold is p below ${alpha}. Here p is adjusted (Holm) for ${plural(pairs.length, "pair")} in ${metric} alone; in the sentences above and in the table of metrics, for each metric of each run against A. So a difference can have two values of p.`),
+    el("p.about", `Bold is p below ${alpha}. Here p is adjusted (Holm) for ${plural(pairs[0].tests ?? 0, "test")} of pairs in ${metric}; in the sentences above and in the table of metrics, for ${families} against A. So a difference can have two values of p.`),
   );
 }
 

@@ -32,12 +32,15 @@ def draw(seed, *effects):
 
 def judge(seed, *effects):
     """What a study says: (that nothing differs, the planted help, the planted harm, anything that is not so)."""
-    said = significance.describe_tests(significance.test_rows(draw(seed, *effects), "bm25"), "bm25")
-    first, help_, harm = said[0], "helps on task0", "hurts on task1"
-    wrong = [
-        one for one in said[:-1] if one.startswith("rewrite") or "task2" in one or "task3" in one
-    ]
-    return first.startswith("No row differs"), help_ in first, harm in first, bool(wrong)
+    found = {
+        (test.row, test.tasks): test.result.difference
+        for test in significance.test_rows(draw(seed, *effects), "bm25")
+        if test.significant
+    }
+    wrong = [row == "rewrite" or tasks in {("task2",), ("task3",)} for row, tasks in found]
+    helps = found.get(("multihop", ("task0",)), 0) > 0
+    hurts = found.get(("multihop", ("task1",)), 0) < 0
+    return not found, helps, hurts, any(wrong)
 
 
 def test_a_planted_difference_is_said_and_a_study_without_says_that_there_is_none():

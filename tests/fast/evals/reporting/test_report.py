@@ -161,15 +161,6 @@ def test_tasks_are_columns_and_their_mean_is_there_when_all_are(folders, written
     assert [cell.value for cell in row.cells] == pytest.approx([*means, np.mean(means)])
 
 
-def test_the_interval_of_a_mean_over_tasks_resamples_each_task_for_itself():
-    generator = np.random.default_rng(4)
-    columns = [generator.normal(mean, 0.1, size) for mean, size in ((0.2, 50), (0.6, 400))]
-    low, high = report_tables.stratified(columns, resamples=10_000)
-    error = np.sqrt(sum(np.var(column) / len(column) for column in columns)) / 2
-    centre = np.mean([column.mean() for column in columns])
-    assert (low, high) == pytest.approx((centre - 1.96 * error, centre + 1.96 * error), abs=0.002)
-
-
 def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
     folders("a", {"nDCG@10": [0.1]})
     folders("b", {"nDCG@10": [0.2]}, {"parameters": {"hops": 2}})

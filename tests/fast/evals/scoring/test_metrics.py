@@ -31,7 +31,6 @@ from evals.scoring.metrics import (
     judge_units,
 )
 from evals.scoring.score_run import trec_lines
-from evals.scoring.statistics import bootstrap_mean
 from evals.serving.episode import RewardSettings
 from optimizers.trainset.objective import make_objective
 from tools.corpus import Corpus
@@ -306,18 +305,6 @@ def test_a_failure_has_the_worst_value_of_every_metric():
 def test_a_metric_that_is_none_or_that_the_task_cannot_have_is_refused(name, words):
     with pytest.raises(UsageError, match=words):
         add_metrics(comparing({"q": LADDER}, ("Win",)), [name])
-
-
-def test_the_interval_agrees_with_scipys_bootstrap():
-    from scipy.stats import bootstrap
-
-    values = np.random.default_rng(3).beta(0.3, 1.0, size=80)
-    ours = bootstrap_mean(values.tolist())
-    theirs = bootstrap(
-        (values,), np.mean, n_resamples=10_000, method="percentile", rng=1
-    ).confidence_interval
-    assert ours.mean == pytest.approx(values.mean())
-    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
 
 
 @pytest.fixture

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from evals.scoring.statistics import bootstrap_mean, bootstrap_means, holm, paired, sign_flip
+from evals.scoring.statistics import (
+    detectable_difference,
+    estimate_difference,
+    estimate_mean,
+    fewest_moved,
+    holm,
+    paired,
+    run_tests,
+    sign_flip,
+)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -86,9 +95,9 @@ DIFFERENCES = {
 }
 
 
-def standard_errors(queries: int) -> float:
-    """How many of them `detectable` is, by SciPy's t."""
-    return float(sum(scipy_stats.t.ppf([0.975, 0.8], queries - 1)))
+def standard_errors(queries: int, level: float = 0.05) -> float:
+    """How many of them a difference is that is shown in 80 % of cases, by SciPy's t."""
+    return float(sum(scipy_stats.t.ppf([1 - level / 2, 0.8], queries - 1)))
 
 
 @pytest.mark.parametrize(
@@ -105,27 +114,97 @@ def test_what_is_called_detectable_is_detected_four_times_in_five(name, queries)
     assert within(np.mean([p <= 0.05 for p in ps]), 0.8, 400)
 
 
+@pytest.mark.parametrize(("queries", "tests"), [(24, 6), (24, 18), (50, 6)])
+def test_among_several_tests_it_is_detected_four_times_in_five_after_holm(queries, tests):
+    generator = np.random.default_rng(queries + tests)
+    shape = generator.normal(0, 0.2, queries)
+    shape *= 0.2 / shape.std(ddof=1)
+    smallest = detectable_difference([shape], tests)
+    single = detectable_difference([shape], 1)
+    found = 0
+    for _ in range(200):
+        others = [[generator.normal(0, 0.2, queries)] for _ in range(tests - 1)]
+        first, *_ = run_tests([[generator.normal(smallest, 0.2, queries)], *others])
+        found += first.p_holm < 0.05
+    assert smallest > 1.15 * single
+    assert within(found / 200, 0.8, 200, errors=4)
+
+
 def test_what_is_called_detectable_is_the_spread_times_what_students_t_says():
     generator = np.random.default_rng(15)
-    for queries in (7, 20, 80, 3000):
+    for queries, tests in ((7, 1), (20, 1), (20, 6), (80, 18), (3000, 2)):
         values = generator.normal(0.1, 0.3, queries)
-        expected = standard_errors(queries) * values.std(ddof=1) / math.sqrt(queries)
-        steps = math.ceil(0.05 * 2.0 ** min(queries - 1, 100)) - 1  # values of p below .05
+        level = 0.05 / tests
+        expected = standard_errors(queries, level) * values.std(ddof=1) / math.sqrt(queries)
+        steps = math.ceil(level * 2.0 ** min(queries - 1, 100)) - 1  # values of p below the level
         expected *= 1 + 1 / (3 * steps)
-        assert paired(np.zeros(queries), values, resamples=10).detectable == pytest.approx(
-            expected, rel=1e-4
-        )
-    assert paired(np.zeros(6), generator.random(6)).detectable is None
+        assert detectable_difference([values], tests) == pytest.approx(expected, rel=1e-4)
 
 
-def test_columns_are_resampled_together_and_each_as_if_it_were_alone():
+@pytest.mark.parametrize("tests", [1, 2, 6, 18, 1000])
+def test_no_detectable_difference_is_named_where_none_could_be_significant(tests):
+    few = fewest_moved(tests)
+    assert tests * sign_flip([0.1] * few) < 0.05 <= tests * sign_flip([0.1] * (few - 1))
+    values = np.concatenate([np.linspace(0.1, 0.2, few), np.zeros(5)])
+    assert detectable_difference([values], tests) is not None
+    assert detectable_difference([values[1:]], tests) is None
+
+
+def test_a_contrast_in_which_no_query_differs_is_in_no_family():
+    moved = [np.linspace(0.1, 0.3, 8)]
+    alone, still = run_tests([moved, [np.zeros(8)]])
+    assert (alone.tests, alone.p_holm) == (1, alone.p) == (1, 2 / 2**8)
+    assert (still.p, still.p_holm, still.low, still.detectable) == (1.0, 1.0, None, None)
+    several = run_tests([moved, moved, moved])
+    assert [test.p_holm for test in several] == [3 * alone.p] * 3
+
+
+@pytest.mark.parametrize("queries", [6, 10, 24, 50])
+def test_intervals_of_shares_hold_the_truth_as_often_as_they_say(queries):
+    # Exact: the coverage of a share is a sum over the binomial distribution.
+    counts = np.arange(queries + 1)
+    intervals = [estimate_mean([[1.0] * won + [0.0] * (queries - won)]) for won in counts]
+    lows = np.array([interval.low for interval in intervals])
+    highs = np.array([interval.high for interval in intervals])
+    covered = []
+    for share in np.arange(0.1, 0.91, 0.05):
+        held = (lows <= share) & (share <= highs)
+        covered.append(scipy_stats.binom.pmf(counts, queries, share)[held].sum())
+    assert min(covered) >= 0.92 and 0.945 <= np.mean(covered) <= 0.975
+
+
+def test_of_shares_the_interval_is_wilsons_with_one_query_more_of_doubt():
+    values = [1.0] * 7 + [0.0] * 13
+    effective = 20**2 / 21
+    z = scipy_stats.norm.ppf(0.975)
+    centre = (0.35 + z**2 / (2 * effective)) / (1 + z**2 / effective)
+    root = math.sqrt(0.35 * 0.65 / effective + z**2 / (4 * effective**2))
+    half = z * root / (1 + z**2 / effective)
+    assert estimate_mean([values]) == pytest.approx((0.35, centre - half, centre + half))
+    # A weight is so many queries with the same value; but they are one query, and tell less.
+    weighed = estimate_mean([[1.0, 0.0, 0.5]], [3, 1, 2])
+    assert weighed.mean == pytest.approx(4 / 6)
+    assert weighed.high - weighed.low > np.diff(estimate_mean([[1, 1, 1, 0, 0.5, 0.5]])[1:])
+
+
+def test_zeros_alone_have_no_interval_of_nothing_and_few_queries_none():
+    assert estimate_mean([[0.0] * 6]).high > 0.4 and estimate_mean([[1.0] * 6]).low < 0.6
+    assert estimate_mean([[0.3]])[1:] == (None, None)
+    few = np.array([0.5, 0.5, 0.5, 0.5, 0.5, *[0.0] * 40])
+    assert estimate_difference([few])[1:] == (None, None)
+    assert estimate_difference([np.append(few, 0.5)]).low > 0
+
+
+def test_with_many_queries_the_interval_is_that_of_the_normal_distribution():
     generator = np.random.default_rng(11)
-    rows = generator.dirichlet([1, 2, 3], 40) - generator.dirichlet([3, 2, 1], 40)
-    intervals = bootstrap_means(rows)
-    for column, interval in zip(rows.T, intervals, strict=True):
-        assert interval == pytest.approx(bootstrap_mean(column.tolist()))
-    assert sum(interval.mean for interval in intervals) == pytest.approx(0)
-    assert bootstrap_means(rows[:1])[0][1:] == (None, None)
+    groups = [generator.beta(2, 3, 2_000), generator.beta(1, 4, 1_000)]
+    error = math.sqrt(sum(group.var() / len(group) for group in groups)) / 2
+    mean = sum(group.mean() for group in groups) / 2
+    expected = (mean, mean - 1.96 * error, mean + 1.96 * error)
+    assert estimate_mean(groups) == pytest.approx(expected, abs=2e-4)
+    assert estimate_difference([group - 0.5 for group in groups]) == pytest.approx(
+        np.array(expected) - 0.5, abs=2e-4
+    )
 
 
 def repeated(
@@ -142,15 +221,13 @@ def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say
     runs, apart, noise
 ):
     generator, covered, ps = np.random.default_rng(12), 0, []
-    for _ in range(400):
+    for _ in range(200):
         before, after = repeated(generator, 50, runs, apart, noise)
-        result = paired(before.mean(axis=1), after.mean(axis=1), permutations=499, resamples=500)
+        result = paired(before.mean(axis=1), after.mean(axis=1))
         covered += result.low <= 0 <= result.high
         ps.append(result.p)
-    assert within(
-        covered / 400, 0.94, 400
-    )  # percentile intervals of 50 queries are a little narrow, repeats or not
-    assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 400)
+    assert within(covered / 200, 0.95, 200)
+    assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 200)
 
 
 @settings(max_examples=50)

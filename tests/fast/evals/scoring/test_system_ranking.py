@@ -2,7 +2,7 @@
 
 import pytest
 
-from evals.scoring.statistics import holm, paired
+from evals.scoring.statistics import run_tests, subtract_columns
 from evals.scoring.system_ranking import rank_systems
 
 QUERIES = [f"q{number}" for number in range(20)]
@@ -25,11 +25,15 @@ def test_the_best_leads_and_only_a_system_that_differs_from_it_is_told_apart():
     assert row["p"][1] is None and row["p_holm"][1] is None
 
 
-def test_p_is_of_paired_tests_against_the_best_and_corrected_over_all_of_them():
-    [row] = rank_systems([{"m": column(values)} for values in (LOW, HIGH, NEAR)], ["m"])
-    ps = [paired(HIGH, other, tests=2).p for other in (LOW, NEAR)]
-    assert [row["p"][0], row["p"][2]] == ps
-    assert [row["p_holm"][0], row["p_holm"][2]] == holm(ps)
+def test_p_is_of_paired_tests_against_the_best_and_corrected_within_its_family():
+    systems = [{name: column(values) for name in "mno"} for values in (LOW, HIGH, NEAR)]
+    ranked = rank_systems(systems, list("mno"), headline="m")
+    contrast = [[subtract_columns(HIGH, other)] for other in (LOW, NEAR)]
+    for row, family in zip(ranked, (contrast, contrast * 2, contrast * 2), strict=True):
+        tests = run_tests(family)[:2]
+        assert [row["p"][0], row["p"][2]] == [test.p for test in tests]
+        assert [row["p_holm"][0], row["p_holm"][2]] == [test.p_holm for test in tests]
+    assert [row["tests"] for row in ranked] == [2, 4, 4]
 
 
 def test_of_a_metric_of_which_less_is_better_the_lowest_leads():
