@@ -252,7 +252,6 @@ class Planner(Agent):
         "missing": rules.find_missing,
         "further": rules.plan_further,
     }
-    least_calls: ClassVar[float] = 0.5
 
     rounds: int = 3
     parts: int = 4  # sub-questions a round at most

@@ -156,8 +156,6 @@ class React(Agent):
         "thought": lambda inputs, statistics: "counted words",
         "calls": rules.call_tools,
     }
-    cumulative: ClassVar[bool] = True
-    least_calls: ClassVar[float] = 0.3
     # DSPy's interface alone has demonstrations and traces.
     compiled_with: ClassVar[JsonMapping] = {"interface": "dspy"}
 

@@ -299,7 +299,6 @@ class Verifier(Agent):
         "judgements": rules.grade_overlap,
         "common": rules.find_common,
     }
-    least_calls: ClassVar[float] = 0.5
 
     rounds: int = 3
     texts: int = 4  # searches a round

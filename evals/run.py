@@ -83,7 +83,7 @@ def parser() -> CommandParser:
     add(
         "--dry-run",
         action="store_true",
-        help="say what it will cost and how long it will take; nothing is sent",
+        help="say how many calls it will make at most, and estimate tokens and list price; nothing is sent",
     )
     add("--view", action="store_true", help="show the run in a browser while it goes")
     forms = command_line.add_mutually_exclusive_group()

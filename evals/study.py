@@ -40,7 +40,7 @@ def parser() -> CommandParser:
     add(
         "--dry-run",
         action="store_true",
-        help="say what it will cost and how long it will take; nothing is sent",
+        help="say how many calls it will make at most, and estimate tokens and list price; nothing is sent",
     )
     add(
         "--runs",

@@ -43,10 +43,6 @@ class Program(dspy.Module):
     offline: ClassVar[Mapping[str, Any]] = {}
     # Whether the number of calls of a query grows with its pool.
     pooled: ClassVar[bool] = False
-    # Whether each prompt repeats all earlier steps, so that tokens grow as calls squared.
-    cumulative: ClassVar[bool] = False
-    # Lower bound of calls with a real model, as a fraction of the offline engine's calls.
-    least_calls: ClassVar[float] = 1.0
     # Parameters that compiling sets unless the request sets them.
     compiled_with: ClassVar[Mapping[str, Any]] = {}
 

@@ -67,7 +67,6 @@ class MultiHop(Program):
         "summary": rules.leave_empty,
     }
     # A search and its reading, and three searches that repeat it, are five calls of eight.
-    least_calls: ClassVar[float] = 0.6
 
     hops: int = 4
     per_hop: int = 25  # documents a search

@@ -311,7 +311,6 @@ class Subtask(Pointwise):
     """
 
     offline: ClassVar = {"requirements": rules.list_criteria, "score": rules.score_overlap}
-    least_calls: ClassVar[float] = 0.2
 
     requirements: int = 0  # the most that are judged, 0 all that the model lists
 

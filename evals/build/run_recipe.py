@@ -13,7 +13,6 @@ from evals import run_folder
 from evals.build import ingest, recipe, release
 from evals.build.pipeline import BuildPipeline, StageReached
 from evals.build.types import Benchmark, BuildSource, read_dropped
-from evals.running.cost_estimate import LEVELS
 from evals.running.request import SharedRequest
 from evals.running.resolve import check_prices
 from evals.studies.run_cells import FIGURES
@@ -288,19 +287,16 @@ def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
 
 
 def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
-    """Return the high estimate of a figure for a unit, of the stage in which it is highest."""
-    _, _, high = LEVELS
+    """Return the estimate of a figure for a unit, of the stage in which it is highest."""
     largest = 0.0
     for forecast in forecasts:
         if forecast["queries"]:
-            estimate = (forecast[key] or {}).get(high, 0.0)
-            largest = max(largest, estimate / forecast["queries"])
+            largest = max(largest, (forecast[key] or 0.0) / forecast["queries"])
     return largest
 
 
 def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
     """Return low, likely and high of a figure over the forecasts of a stage."""
-    low, likely, high = LEVELS
     units = sum(forecast["units"] for forecast in forecasts)
     most = max(forecast["most"] for forecast in forecasts)
     growth = 1.0
@@ -308,17 +304,10 @@ def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
         growth = max(most, units) / max(1, units)
     ranges = []
     for forecast in forecasts:
-        levels = forecast[key]
-        if not levels:
+        amount = forecast[key]
+        if amount is None:
             return None
-        surely = levels[low] * forecast["certain"]
-        ranges.append(
-            [
-                surely,
-                levels[likely],
-                levels[high] * growth,
-            ]
-        )
+        ranges.append([amount * forecast["certain"], amount, amount * growth])
     ranges.append(
         [
             0.0,
@@ -335,7 +324,7 @@ def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
     for name, ranges in {**sums, "all": total}.items():
         cells = [_levels(ranges[key], digits) for key, digits in FIGURES.items()]
         rows.append([name, *cells])
-    heads = ["stage", "calls", "tokens in", "tokens out", "list price, $", "hours"]
+    heads = ["stage", "calls", "tokens in", "tokens out", "list price, $"]
     return ResultTable("", heads, rows, (0,))
 
 

@@ -27,7 +27,6 @@ from tools.models.run_resources import CallStats
 from tools.records import JsonMapping, Usage, usage_from_json
 
 if TYPE_CHECKING:
-    from evals.running.cost_estimate import CallForecast
     from evals.running.ready import PreparedRun
 
 SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
@@ -285,7 +284,7 @@ class RunMonitor:
         folder: RunFolder,
         tell: Tell,
         clock: Callable[[], float] = time.monotonic,
-        expect: Callable[[], "CallForecast | None"] = lambda: None,
+        expect: Callable[[], float | None] = lambda: None,
     ) -> None:
         """The run of `folder` is about to ask its queries; `expect` is called if the first takes long."""
         outcomes = folder.outcomes.values()
@@ -296,7 +295,7 @@ class RunMonitor:
         self._status = ready.model.terms.status  # says what the model's calls are doing
         self._clock = clock
         self._expect = expect
-        self._expected: CallForecast | None = None
+        self._expected: float | None = None
         self._calls_before = self._status().usage.calls  # of earlier sittings
         self._failed = sum(outcome["error"] is not None for outcome in outcomes)
         self._values = [value for value in map(ready.value, outcomes) if value is not None]
@@ -362,10 +361,10 @@ class RunMonitor:
         if self._expected is None:
             return None, None
         remaining = self.queries - self.earlier
-        expected = self._expected.calls * remaining
+        expected = self._expected * remaining
         made = calls - self._calls_before
-        seconds = elapsed / made if made else self._expected.seconds
-        return self._calls_before + round(expected), max(0.0, expected - made) * seconds
+        seconds = max(0.0, expected - made) * elapsed / made if made else None
+        return self._calls_before + round(expected), seconds
 
     def _extrapolate(self, amount: float | None, times: int) -> float | None:
         if amount is None or not times:

@@ -157,7 +157,5 @@ class ModelStage:
             self._program, chosen, self._documents
         )
         spent = total(usage_from_json(row["usage"]) for row in before.values())
-        estimate = forecast.extrapolate(
-            self._request, self.model, rehearsal, pending, spent, self._kind
-        )
+        estimate = forecast.extrapolate(self._request, self.model, rehearsal, pending, spent)
         return estimate | {"answered": len(units) - len(unanswered)}

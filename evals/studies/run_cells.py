@@ -24,7 +24,7 @@ from rich.text import Text
 import environments
 from environments.base import Environment
 from evals.running import earlier
-from evals.running.cost_estimate import LEVELS, forecast
+from evals.running.cost_estimate import forecast
 from evals.running.evaluate import LoadedRun, answer_queries, load_task, make_resources, run_request
 from evals.running.events import Event, Progress, RunMonitor
 from evals.running.progress_display import STILL_SECONDS
@@ -54,7 +54,7 @@ from tools.errors import (
 )
 from tools.interrupts import check_interrupts
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.number_format import plural
+from tools.number_format import number, plural
 from tools.records import JsonObject
 from tools.result_table import ResultTable, TextBlock
 from tools.retrievers.base import Retriever
@@ -68,7 +68,6 @@ FIGURES = {
     "input_tokens": 0,
     "output_tokens": 0,
     "list_usd": 4,
-    "hours": 3,
 }
 
 
@@ -477,8 +476,8 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[JsonObject, list[CellRes
     shop = SharedRunState(cells)
     by_number = {}
     results = []
-    for number in order_cells(cells):
-        by_number[number], result = _estimate_cell(cells[number], shop)
+    for position in order_cells(cells):
+        by_number[position], result = _estimate_cell(cells[position], shop)
         results.append(result)
     estimates = [by_number[number] for number in range(len(cells))]
     rows = {}
@@ -507,7 +506,7 @@ def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[JsonObject, C
         estimate["state"] = "does not apply" if unfit else "cannot be made"
         estimate["why"] = str(error)
         estimate["queries"] = 0
-        estimate |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
+        estimate |= dict.fromkeys(FIGURES, 0)
         if unfit:
             return estimate, CellResult(cell, unfit=str(error))
         return estimate, CellResult(cell, problem=error)
@@ -519,12 +518,8 @@ def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[JsonObject, C
 def _add(cells: Sequence[JsonObject]) -> JsonObject:
     sums: JsonObject = {"queries": sum(cell["queries"] for cell in cells)}
     for key in FIGURES:  # a price may not be known
-        is_known = all(cell[key] for cell in cells)
-        sums[key] = (
-            {level: sum(cell[key][level] for cell in cells) for level in LEVELS}
-            if is_known
-            else None
-        )
+        amounts = [cell[key] for cell in cells]
+        sums[key] = None if None in amounts else sum(amounts)
     return sums
 
 
@@ -586,16 +581,9 @@ def _cost_table(estimate: JsonObject) -> ResultTable:
             *_figures(estimate["all"]),
         ]
     )
-    heads = ["row", "task", "calls", "tokens in", "tokens out", "list price, $", "hours"]
-    return ResultTable("low, likely and high:", heads, rows, (0, 1))
+    heads = ["row", "task", "calls, at most", "tokens in", "tokens out", "list price, $"]
+    return ResultTable("estimated:", heads, rows, (0, 1))
 
 
 def _figures(row: JsonObject) -> list[str]:
-    figures = []
-    for key, digits in FIGURES.items():
-        levels = [f"{value:,.{digits}f}" for value in row[key].values()] if row[key] else []
-        if not levels:
-            figures.append("unknown")
-        else:
-            figures.append(" ".join(levels) if len({*levels}) > 1 else levels[0])
-    return figures
+    return [number(row[key], f"{{:,.{digits}f}}", "unknown") for key, digits in FIGURES.items()]

@@ -29,3 +29,9 @@ def test_text_of_help_is_a_cell_of_a_table(writer):
     assert row == "| `--range` | 1..6 or a\\|b | |"
     linked = writer._table([("a", "see docs/guide/cost.md")])
     assert linked == "| a | see [cost.md](guide/cost.md) |"
+
+
+def test_the_tables_of_the_guide_to_comparing_are_what_its_commands_print():
+    writer = load_docs_script("write_compare")
+    page = writer.PAGE.read_text(encoding="utf-8")
+    assert writer.compose() == page, "python docs/write_compare.py writes it again"

@@ -1,19 +1,15 @@
 """`--dry-run` sends nothing, and what it foretells is what the run then uses."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 from openai_server import fill
 
-from evals.running.cost_estimate import CallTokens
 from evals.running.request import SYSTEMS
 from tools.models import context_window
 from tools.models.prices import Price
-from tools.models.run_resources import RunResources
 from tools.plugins import load_object
-from tools.records import Usage
 
 ASK = ("--task", "congress", "--data", "mini")
 
@@ -60,8 +56,13 @@ def test_the_run_uses_what_was_foretold(run, server, program, parameters):
     tokens = sum(
         context_window.tokens(text) for request in server.requests for text in texts(request)
     )
-    for name, true in (("calls", len(server.requests)), ("input_tokens", tokens)):
-        assert told[name]["low"] <= true <= told[name]["high"], (name, true, told[name])
+    # An answer that is asked for again is one call more, which is said.
+    assert len(server.requests) <= 1.1 * told["calls"]
+    # Two of four queries stand for all, and their messages for those of longer conversations.
+    assert tokens <= 1.4 * told["input_tokens"]
+    if len(server.requests) == told["calls"] and program != "react":
+        assert tokens == pytest.approx(told["input_tokens"], rel=0.3)
+    assert any("not in it: reasoning" in note for note in told["notes"])
 
 
 def test_nothing_is_sent_nothing_is_made_and_no_key_is_needed(run, server, tmp_path):
@@ -85,9 +86,8 @@ def test_it_is_told_for_every_other_program_and_agent(name, run):
     told = run(
         "--program", name, *ASK, "--limit", 3, "--lm", "openai/gpt-4o", "--dry-run", "--json", *pool
     ).json
-    for figure in ("calls", "input_tokens", "output_tokens", "list_usd", "hours"):
-        low, expected, high = (told[figure][level] for level in ("low", "expected", "high"))
-        assert low <= expected <= high and (low > 0) == bool(program.offline), figure
+    for figure in ("calls", "input_tokens", "output_tokens", "list_usd"):
+        assert (told[figure] > 0) == bool(program.offline), figure
     assert told["window"] == 128_000 and told["queries"] == 3 and len(told["rehearsed"]) == 2
 
 
@@ -95,45 +95,36 @@ def test_dollars_are_the_price_of_the_tokens_and_unknown_is_not_nothing(run, ser
     ask = ("--program", "rewrite", *ASK, "--limit", "2", "--dry-run")
     told = run(*ask, "--lm", "openai/gpt-4o", "--json").json
     price = Price(2.5e-6, 1.25e-6, 10e-6)  # OpenAI's for gpt-4o
-    for level in ("low", "expected", "high"):
-        dollars = price.of(told["input_tokens"][level], 0, told["output_tokens"][level])
-        assert told["list_usd"][level] == pytest.approx(dollars, rel=0.01)
+    dollars = price.of(told["input_tokens"], 0, told["output_tokens"])
+    assert told["list_usd"] == pytest.approx(dollars, rel=0.01)
     assert run(*ask, "--lm", server.spec, "--json").json["list_usd"] is None
-    assert "price unknown" in run(*ask, "--lm", server.spec).out
-    assert run(*ask, "--json").json["list_usd"] == {"low": 0, "expected": 0, "high": 0}
+    assert "unknown" in run(*ask, "--lm", server.spec).out
+    assert run(*ask, "--json").json["list_usd"] == 0
 
 
-def test_a_budget_is_held_against_the_range(run):
-    ask = (
-        "--program",
-        "multihop",
-        *ASK,
-        "-P",
-        "hops=2",
-        "--limit",
-        6,
-        "--lm",
-        "openai/gpt-4o",
-        "--dry-run",
-    )
+def test_a_budget_is_held_against_the_estimate(run):
+    ask = ["--program", "multihop", *ASK, "-P", "hops=2", "--limit", 6]
+    ask += ["--lm", "openai/gpt-4o", "--dry-run"]
     told = run(*ask, "--json").json
-    enough = {
-        "--budget-calls": told["calls"]["high"],
-        "--budget-tokens": told["input_tokens"]["expected"],
+    budgets = {
+        "--budget-calls": told["calls"],
+        "--budget-tokens": told["input_tokens"],
+        "--budget-usd": told["list_usd"] / 2,
     }
-    enough["--budget-usd"] = told["list_usd"]["low"] / 2
-    budgets = run(*ask, "--json", *(word for pair in enough.items() for word in pair)).json[
-        "budgets"
-    ]
-    found = {row["option"]: row["enough"] for row in budgets}
-    assert found == {"--budget-usd": "no", "--budget-calls": "yes", "--budget-tokens": "perhaps"}
-    calls = told["calls"]
-    most = (calls["low"] + calls["expected"]) // 2
-    lasts = 6 * most // calls["expected"]
+    words = [word for pair in budgets.items() for word in pair]
+    found = {row["option"]: row["enough"] for row in run(*ask, "--json", *words).json["budgets"]}
+    assert found == {"--budget-usd": False, "--budget-calls": True, "--budget-tokens": False}
+    printed = run(*ask, "--budget-calls", told["calls"] // 2).out
     assert (
-        f"--budget-calls {most} may not do; it is likely to last for {lasts} of 6"
-        in run(*ask, "--budget-calls", most).out
+        f"--budget-calls {told['calls'] // 2} will not do; it is likely to last for 3 of 6"
+        in printed
     )
+
+
+def test_a_limit_of_calls_bounds_the_calls_of_each_query(run):
+    ask = ["--program", "react", *ASK, "--limit", 4, "--lm", "openai/gpt-4o", "--dry-run", "--json"]
+    free = run(*ask).json["calls"]
+    assert run(*ask, "-P", "max_calls=3").json["calls"] == 4 * 3 < free
 
 
 def test_queries_that_were_answered_before_are_not_asked_again(run, server):
@@ -143,44 +134,13 @@ def test_queries_that_were_answered_before_are_not_asked_again(run, server):
     kept = (path / "outcomes.jsonl").read_text().splitlines(keepends=True)[:2]
     (path / "outcomes.jsonl").write_text("".join(kept))
     told = run(*ask, "--dry-run", "--json").json
-    assert (told["queries"], told["answered"], told["calls"]["expected"]) == (4, 2, 16)
+    assert (told["queries"], told["answered"], told["calls"]) == (4, 2, 16)
     assert not {json.loads(line)["query_id"] for line in kept} & set(told["rehearsed"])
     run(*ask)
     over = run(*ask, "--dry-run", "--json").json
-    assert (over["queries"], over["calls"]["high"], over["rehearsed"]) == (0, 0, [])
+    assert (over["queries"], over["calls"], over["rehearsed"]) == (0, 0, [])
     others = run(*ask, "-P", "per_hop=5", "--dry-run", "--json").json
     assert (others["queries"], others["answered"]) == (6, 0), "another configuration is another run"
-
-
-def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server, tmp_path):
-    server.answer = fill
-    server.delay = 0.05
-    ask = ["--program", "multihop", *ASK, "--lm", server.spec]
-    before = run(*ask, "--dry-run", "--json").json
-    assert any(note.startswith("assumed of a call: 1 s") for note in before["notes"])
-    run(*ask, "--limit", "4")
-    after = run(*ask, "-P", "hops=3", "--dry-run", "--json").json
-    [note] = [
-        note for note in after["notes"] if re.match(r"answers as in (29|3\d) earlier calls", note)
-    ]
-    assert float(re.search(r": ([\d.]+) s", note)[1]) >= server.delay
-    assert not any("assumed of a call" in note for note in after["notes"])
-    assert [path.name for path in (tmp_path / "runs").glob("answers*")] == ["answers.sqlite3"], (
-        "nothing is left open"
-    )
-
-
-def test_a_speed_measured_before_takes_the_place_of_an_assumed_one(run, server):
-    ask = ["--program", "rewrite", *ASK, "--limit", "4", "--lm", server.spec]
-    ask += ["--max-concurrent", "1", "--dry-run"]
-    meter = RunResources().meter(server.spec)
-    answer = Usage(1, 0, 1000, 101, 0.0, 0.0)
-    meter.add(answer, seconds=150.0, first=50.0)
-    told = run(*ask, "--json").json
-    [note] = [note for note in told["notes"] if note.startswith("measured before")]
-    assert "reads 20 and writes 1 tokens a second" in note
-    seconds = told["input_tokens"]["expected"] / 20 + told["output_tokens"]["expected"]
-    assert told["hours"]["expected"] * 3600 == pytest.approx(seconds, rel=0.01)
 
 
 def test_a_retriever_that_would_send_texts_is_not_opened(run, server):
@@ -224,7 +184,7 @@ def test_pools_of_different_sizes_count_as_much_as_they_are_large(run):
     )
     told = run(*ask, "--lm", "openai/gpt-4o", "--dry-run", "--json").json["calls"]
     true = run(*ask, "--json").json["usage"]["calls"]
-    assert told["low"] <= true <= told["high"] and told["expected"] == pytest.approx(true, rel=0.02)
+    assert told == pytest.approx(true, rel=0.02)
 
 
 def test_a_rehearsal_that_fails_tells_nothing(run):
@@ -235,10 +195,3 @@ def test_a_rehearsal_that_fails_tells_nothing(run):
         and "the queries of the rehearsal failed" in result.err
         and "tokens larger" in result.err
     )
-
-
-def test_an_answer_is_expected_to_be_no_longer_than_its_signature_allows():
-    call = CallTokens(prompt=500, answer=60, most=200)
-    assert [call.written(factor) for factor in (0.5, 1.5, 4.0)] == [30, 90, 200]
-    assert CallTokens(prompt=500, answer=60).written(4.0) == 240
-    assert CallTokens(prompt=500, answer=60, most=50).written(4.0) == 60, "it was rehearsed"
