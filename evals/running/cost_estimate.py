@@ -236,13 +236,12 @@ def _count_calls(rehearsal: RehearsedRun) -> int:
 
 def _share(rehearsal: RehearsedRun, pending: Sequence[Query]) -> float:
     """Return how much more all pending queries take than those of the rehearsal."""
-    if not rehearsal.program.pooled:
-        return len(pending) / max(1, len(rehearsal.queries))
-
-    def size(query: Query) -> int:
-        return max(1, len((query.candidates or set()) - query.excluded))
-
-    return sum(map(size, pending)) / max(1, sum(map(size, rehearsal.queries)))
+    sizes = dict.fromkeys((query.query_id for query in pending), 1)
+    if rehearsal.program.pooled:
+        for query in pending:
+            sizes[query.query_id] = max(1, len((query.candidates or set()) - query.excluded))
+    rehearsed = sum(sizes[query.query_id] for query in rehearsal.queries)
+    return sum(sizes.values()) / max(1, rehearsed)
 
 
 def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path | None:

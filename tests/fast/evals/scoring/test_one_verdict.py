@@ -48,7 +48,7 @@ def test_compare_study_experiment_and_page_agree_on_the_headline(tmp_path, monke
     ] == expected
     assert [
         [row[key] for key in keys]
-        for row in table.json["comparisons"]
+        for row in table.json()["comparisons"]
         if row["metric"] == "nDCG@10"
     ] == expected
     # The sentences differ in the names of systems and families alone.
