@@ -8,7 +8,6 @@ import evals
 from evals import study
 from evals.scoring.comparison import compare
 from evals.scoring.scored_run import read_scored_run
-from evals.studies import paper_plots
 from evals.viewer.comparisons import compare_runs
 
 SYSTEMS = (
@@ -21,7 +20,6 @@ SYSTEMS = (
 @pytest.mark.parametrize("systems", [SYSTEMS[:2], SYSTEMS])
 def test_compare_study_experiment_and_page_agree_on_the_headline(tmp_path, monkeypatch, systems):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(paper_plots, "COLUMNS", {})  # they take seconds
     fields = {"data": "mini", "split": "all", "runs": tmp_path / "runs"}
     table = evals.experiment(systems, "congress", names="abc"[: len(systems)], **fields)
     rows = []
