@@ -1,7 +1,7 @@
 """Files of data sets as lines of text: unpacked, decoded, and refused if they are no such file.
 
 A file is unpacked by its first bytes (gzip, bzip2, xz, zstd), whatever its name ends in. Text is
-UTF-8. Every error is a DataError that names
+UTF-8, or UTF-16 and UTF-32 that begin with a byte order mark. Every error is a DataError that names
 the file and the line. Tables of them are in files.py.
 """
 
@@ -22,6 +22,7 @@ from tools.files import open_input
 LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must not fill the memory
 # Times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times
 UNPACKED = 100
+LARGEST_RECODED = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is held in memory
 BLOCK = 8 << 20  # bytes that `read_blocks` reads at a time: they stay in the cache
 
 _GZIP = b"\x1f\x8b"
@@ -39,6 +40,13 @@ _STRANGERS: dict[bytes, str] = {
     b"SQLite format 3\0": "an SQLite database; write its tables as CSV or JSON Lines",
 }
 _HTML = re.compile(rb"\s*(<!doctype html|<html[\s>])", re.I)
+# The longer mark first: UTF-32's begins with UTF-16's.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 class TooLarge(DataError):
@@ -152,7 +160,7 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
     try:
         budget = max_unpacked_bytes(path)
         with open_unpacked(path, html=html) as file:
-            while raw := file.readline(LONGEST + 1):
+            for raw in _split_lines(file, path):
                 number += 1
                 if (budget := budget - len(raw)) < 0:
                     raise unpack_limit_error(f"{path}, line {number}")
@@ -195,8 +203,14 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     """
     try:
         with BoundedFile(path) as file:
+            block = file.read(BLOCK)
+            if encoding := _find_encoding(block):
+                block = _recode(block + file.read(), path, encoding)
+            old_mac = b"\r" in block and b"\n" not in block
             begun = b""
-            while block := file.read(BLOCK):
+            while block:
+                if old_mac:
+                    block = block.replace(b"\r", b"\n")
                 lines, line_end, rest = block.rpartition(b"\n")
                 if line_end:
                     yield begun + lines + line_end
@@ -204,16 +218,52 @@ def read_blocks(path: Path) -> Iterator[bytes]:
                 begun += rest
                 if len(begun) > LONGEST:
                     raise TooLarge(f"{path}: a line is longer than {LONGEST >> 20} MiB")
+                block = file.read(BLOCK)
             if begun:
                 yield begun + b"\n"
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
+def _find_encoding(start: bytes) -> str:
+    """Return the encoding that a byte order mark names; "" for UTF-8."""
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "")
+
+
+def _recode(content: bytes, path: Path, encoding: str) -> bytes:
+    """Return the content of a file in UTF-8."""
+    try:
+        return content.decode(encoding).encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: it begins as {encoding.upper()} and is none ({error.reason})"
+        ) from None
+
+
+def _split_lines(file: io.BufferedIOBase, path: Path) -> Iterator[bytes]:
+    """Yield each line in UTF-8, with its end.
+
+    Carriage returns end lines if there is no line feed (old Macs).
+    """
+    first = file.readline(LONGEST + 1)
+    if encoding := _find_encoding(first):
+        content = first + file.read(min(LARGEST_RECODED, max_unpacked_bytes(path)))
+        if file.read(1):
+            raise DataError(
+                f"{path} is too large to be read in {encoding.upper()}; write it in UTF-8"
+            )
+        first = _recode(content, path, encoding)
+        yield from io.BytesIO(first) if b"\n" in first else first.splitlines(keepends=True)
+        return
+    if b"\r" in first and not first.endswith(b"\n") and len(first) <= LONGEST:
+        yield from first.splitlines(keepends=True)
+    elif first:
+        yield first
+    while raw := file.readline(LONGEST + 1):
+        yield raw
+
+
 def _refuse_encoding(location: str, raw: bytes, error: UnicodeDecodeError) -> DataError:
     """Return the error for a line that is not UTF-8."""
-    encoding = (
-        "UTF-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "WINDOWS-1252"
-    )
-    remedy = f"write the file in UTF-8, e.g. with `iconv -f {encoding} -t UTF-8`"
+    remedy = "write the file in UTF-8, e.g. with `iconv -f WINDOWS-1252 -t UTF-8`"
     return DataError(f"{location}: byte {raw[error.start]:#04x} is not UTF-8; {remedy}")

@@ -118,6 +118,11 @@ FORMS = {
         "queries.jsonl": numbered(ASKED + ASKED[:1]),
         "qrels.jsonl": numbered(QRELS + QRELS[:1]),
     },
+    "BEIR, in UTF-16": {name: content.decode().encode("utf-16") for name, content in BEIR.items()},
+    "BEIR, with the line ends of old Macs": {
+        name: content.replace(b"\r\n", b"\n").replace(b"\n", b"\r")
+        for name, content in BEIR.items()
+    },
     "BEIR, packed in two ways under plain names": {
         name: pack(content)
         for (name, content), pack in zip(
@@ -331,10 +336,6 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
     ),
     "an archive": ({"corpus.jsonl": b"PK\3\4"}, "a ZIP archive or a spreadsheet; unpack it"),
     "a page": ({"corpus.jsonl": b"\n<!doctype HTML>"}, "a page in HTML, not data"),
-    "UTF-16": (
-        {"qrels/test.tsv": BEIR["qrels/test.tsv"].decode().encode("utf-16")},
-        "line 1: byte 0xff is not UTF-8; .*`iconv -f UTF-16 -t UTF-8`",
-    ),
     "UTF-16 without a mark": (
         {"qrels/test.tsv": BEIR["qrels/test.tsv"].decode().encode("utf-16-le")},
         "as in UTF-16",
