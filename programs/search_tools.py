@@ -26,7 +26,7 @@ from tools.models.answer_checks import InvalidAnswer
 from tools.models.passages import escape_markers
 from tools.models.values import Ids, convert, fold_name
 from tools.records import Query, Snippet, Submission
-from tools.session import Session, current
+from tools.session import UNFOUND_ID, Session, current
 from tools.text import fold_words
 from tools.threads import REMEDY
 
@@ -270,14 +270,13 @@ class SearchTools:
         unseen = [doc_id for doc_id in named if doc_id not in findable]
         if unseen:
             self.session.count_invented(unseen)
-            example = unseen[0][:60]
             problem = (
-                f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. "
-                f"{example!r}"
+                f"no search of the query brought {len(unseen)} of the {len(named)} ids that it "
+                f"returned, e.g. {unseen[0][:60]!r}: {UNFOUND_ID}"
             )
             if not found_ids:
                 raise InvalidAnswer("unknown ids", problem)
-            self.session.note(f"{problem}: left out")
+            self.session.note(f"{problem}; left out")
         return found_ids
 
     def hand_in(

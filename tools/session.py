@@ -122,6 +122,9 @@ _ELSEWHERE = (
     "a query is answered in one process: a program may search, read and ask the model in threads, "
     "in no other process"
 )
+# Why a query names a document that none of its searches brought; dropping it keeps a ranking from
+# depending on the queries before.
+UNFOUND_ID = "invented, or kept in a cache from another query's search"
 _World = tuple[
     Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]
 ]  # of a toolbox
@@ -594,7 +597,7 @@ class Session(TraceRecorder):
         if not self._surfaced.issuperset(ranking):
             strange = next(doc_id for doc_id in ranking if doc_id not in self._surfaced)
             raise ValueError(
-                f"the ranking names {strange!r}, which no search of the session returned"
+                f"the ranking names {strange!r}, which no search of the query returned: {UNFOUND_ID}"
             )
         rises = any(map(operator.lt, scores, scores[1:]))
         if scores and (len(scores) != len(ranking) or rises):

@@ -52,7 +52,7 @@ from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import number, queries, some_queries
 from tools.records import JsonMapping, JsonObject, Usage, usage_from_json
 from tools.result_table import Cell, ResultTable, html_of, render_terminal
-from tools.retrievers.base import Retriever, PoolRetriever
+from tools.retrievers.base import PoolRetriever, Retriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics

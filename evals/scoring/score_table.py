@@ -14,6 +14,7 @@ from tools.cli import print_json, print_stdout
 from tools.number_format import count_of, number, ordinal, plural, queries
 from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable, TextBlock, render_terminal
+from tools.session import UNFOUND_ID
 
 # Characters of a waterfall that stand for all of the recall.
 BAR = 30
@@ -246,7 +247,8 @@ def _work(scores: Scores) -> str:
     if usage["repairs"]:
         text += f", {plural(usage['repairs'], 'answer')} asked for again"
     if scores["invented_ids"]:
-        text += f", {plural(scores['invented_ids'], 'invented id')} dropped"
+        dropped = plural(scores["invented_ids"], "id")
+        text += f", {dropped} dropped that no search of their query brought ({UNFOUND_ID})"
     if cut := scores["searches_cut"]:
         text += f", {plural(cut, 'search', 'searches')} cut to what the retriever's model takes"
     if "seconds" in scores:

@@ -439,9 +439,9 @@ def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
         "rank",
         "stop",
     ]
-    assert "no search brought 2 of the 6 ids" in found["trace"]["notes"][0]
+    assert "no search of the query brought 2 of the 6 ids" in found["trace"]["notes"][0]
     error = outcome(lambda query, search: ["d9"], corpus)["error"]
-    assert "e.g. 'd9' (test_custom.py, line " in error
+    assert "e.g. 'd9'" in error and "another query's search (test_custom.py, line " in error
 
 
 class Row(NamedTuple):

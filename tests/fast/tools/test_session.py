@@ -52,7 +52,7 @@ def test_a_pool_is_all_there_is(toolbox):
     masked = toolbox.open(
         Query("q1", "x", candidates=frozenset({"d3", "d5"}), excluded=frozenset({"d5"}))
     )
-    with pytest.raises(ValueError, match="no search of the session returned"):
+    with pytest.raises(ValueError, match="no search of the query returned"):
         masked.submit(["d3", "d5"])
 
 
@@ -185,7 +185,7 @@ def test_a_ranking_may_not_repeat_or_invent(session):
     surfaced = [snippet.doc_id for snippet in session.search("blue blood", k=2)]
     with pytest.raises(ValueError, match="twice"):
         session.submit([surfaced[0], surfaced[0]])
-    with pytest.raises(ValueError, match="no search of the session returned"):
+    with pytest.raises(ValueError, match="no search of the query returned"):
         session.submit([*surfaced, "d5"])
     assert session.submit(surfaced).ranking == tuple(surfaced)
     assert session.trace.steps[-1].tool == "stop"
