@@ -437,32 +437,24 @@ def _agree(
     by_kind = pool.grades(outcomes)
     ours = by_kind[SAMPLE]
     release_grades = pool.release_grades
-    pairs = _pairs(pool, sample, by_kind)
     both = [
         (pool.judgements.is_relevant(release_grades[query_id][doc_id]), ours[query_id][doc_id] >= 1)
-        for query_id, doc_id in pairs
+        for query_id, doc_id in _pairs(pool, sample, by_kind)
     ]
-    count = max(1, len(both))
     theirs = sum(a for a, _ in both)
     called = sum(b for _, b in both)
     hits = both.count((True, True))
-    alike = agree([[(str(a), str(b))] for a, b in both])
-    mixed = 0 < theirs < count  # the release may list relevant documents alone
+    words = ("not relevant", "relevant")
+    alike = agree([[(words[a], words[b])] for a, b in both])
+    mixed = 0 < theirs < len(both)  # the release may list relevant documents alone
+    kappa = alike and alike.kappa
     spent = total(
         usage_from_json(row["usage"]) for name, row in outcomes.items() if name.startswith(SAMPLE)
     )
-    undefined = ""
-    if alike and not mixed:
-        undefined = (
-            "all of the sample is relevant" if theirs else "nothing of the sample is relevant"
-        )
-    elif alike and not alike.kappa:
-        undefined = f"the judge calls all of the sample {'relevant' if called else 'not relevant'}"
-    kappa = alike.kappa if mixed and alike else None
     return {
         "documents": len(both),
         "relevant": theirs,
-        "kappa_undefined": undefined,
+        "kappa_undefined": alike.kappa_undefined if alike else "",
         "kappa": kappa and kappa.mean,
         "kappa_interval": kappa and [kappa.low, kappa.high],
         "precision": hits / called if mixed and called else None,
@@ -480,7 +472,7 @@ def describe_agreement(agreement: Result) -> str:
         kappa += f" ({interval[0]:.2f} to {interval[1]:.2f})"
     figures = f"kappa {kappa}, precision {precision}, recall {recall}"
     if reason := agreement.get("kappa_undefined"):
-        figures += f" (kappa is undefined: {reason})"
+        figures += f" (kappa is undefined; of release and judge, {reason})"
     price = number(agreement["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
     sample = (
         f"a sample of {plural(agreement['documents'], 'judged document')}, {agreement['relevant']} of "
