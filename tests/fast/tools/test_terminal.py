@@ -161,10 +161,3 @@ def test_the_csv_of_a_table_may_say_more_and_nothing_in_it_is_a_formula():
     table = ResultTable("", ["system"], [["a"]], csv_rows=more)
     lines = table.to_csv().splitlines()
     assert lines == ["system,run", "'=1+1,'-2+3", "'@SUM(1),-0.5 (-1 to 1)", "-,-0.5"]
-
-
-def test_a_wrapped_head_leaves_its_room_to_the_names():
-    heads = ["", "failed queries", "tokens in"]
-    text = draw(Grid(heads, [["a name of words", "0 of 24", "1,000,000"]], [0]), 38)
-    assert " a name of words " in text and "failed queries" not in text
-    assert max(map(len, text.splitlines())) <= 38
