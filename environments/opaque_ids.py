@@ -164,7 +164,7 @@ class IdLeak(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.ranker} alone {'put' if self.tells else 'do not put'} relevant documents first: "
+            f"{self.ranker} alone {'put relevant documents first' if self.tells else 'are not shown to tell'}: "
             f"area {self.area:.2f} over {plural(self.queries, 'answer')}, chance 0.50"
         )
 
@@ -177,19 +177,25 @@ class _JudgedQuery(NamedTuple):
 
 
 def measure_leak(environment: Environment) -> IdLeak:
-    """Return what ids alone tell about relevance, by the best of four rankers.
+    """Return what ids alone tell about relevance, by the best of five rankers.
 
     They go by parts that the ids of a query and a document share, by the order of ids, by the order
-    of the corpus, and by words that are in ids of relevant documents of the other queries.
+    of the corpus, by places in it that are like the query's among queries, and by words that are in
+    ids of relevant documents of the other queries.
     """
     ids = environment.documents.doc_ids
     in_corpus = {doc_id: -place for place, doc_id in enumerate(ids)}
     in_order = {doc_id: -place for place, doc_id in enumerate(sorted(ids))}
     judged = list(_sample_queries(environment))
+    asked = {query.query_id: place for place, query in enumerate(environment.queries)}
+    documents_a_query = len(ids) / max(1, len(asked))
     words = sum((query.words for query in judged), Counter[str]())
 
     def count_shared(query: _JudgedQuery, doc_id: str) -> float:
         return len(_split(query.query_id) & _split(doc_id))
+
+    def find_distance(query: _JudgedQuery, doc_id: str) -> float:
+        return abs(asked[query.query_id] * documents_a_query + in_corpus[doc_id])
 
     def weigh_words(query: _JudgedQuery, doc_id: str) -> float:
         return sum(words[word] - query.words[word] for word in _split(doc_id) if word.isalpha())
@@ -198,6 +204,9 @@ def measure_leak(environment: Environment) -> IdLeak:
         "parts of ids that queries and documents share": count_shared,
         "places of ids in their order": lambda _, doc_id: in_order[doc_id],
         "places of documents in the corpus": lambda _, doc_id: in_corpus[doc_id],
+        "places of documents like their query's": lambda query, doc_id: (
+            -find_distance(query, doc_id)
+        ),
         "words in ids": weigh_words,
     }
     leaks = []

@@ -29,6 +29,18 @@ def test_ids_of_a_release_that_tell_are_found(task):
     assert measure_leak(environments.load(task, "mini", "all").released).tells
 
 
+def test_documents_in_the_order_of_their_queries_are_found(tmp_path):
+    names = [f"{number}{number % 7}x" for number in range(100, 130)]
+    corpus = [json.dumps({"_id": f"{name}-{name}", "text": f"on {name}"}) for name in names]
+    queries = [json.dumps({"_id": f"q{number}", "text": "on what"}) for number in range(30)]
+    judged = [f"q{number}\t{name}-{name}\t1" for number, name in enumerate(names)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(corpus))
+    (tmp_path / "queries.jsonl").write_text("\n".join(queries))
+    (tmp_path / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
+    leak = measure_leak(environments.load(str(tmp_path), split="all"))
+    assert leak.tells and "like their query's" in leak.ranker
+
+
 def test_other_ids_change_nothing_else():
     shown = environments.load("crumb/stack_exchange", "mini", "all")
     released = shown.released
