@@ -46,13 +46,19 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     all_pairs = [pair for pairs in items for pair in pairs]
     values = order or sorted({value for pair in all_pairs for value in pair})
     code_of = {value: code for code, value in enumerate(values)}
-    first_codes = [code_of[first] for first, _ in all_pairs]
-    second_codes = [code_of[second] for _, second in all_pairs]
-    constant = _constant_values(values, first_codes, second_codes)
+    firsts, seconds = zip(*all_pairs, strict=True)
+    constant = {
+        judge: said[0]
+        for judge, said in (("first", firsts), ("second", seconds))
+        if len(set(said)) == 1
+    }
     confusion = _draw_confusion(items, code_of)
     share = np.trace(confusion, axis1=1, axis2=2)
     spearman = None
     if order and not constant:
+        first_codes, second_codes = (
+            [code_of[value] for value in said] for said in (firsts, seconds)
+        )
         spearman = float(spearmanr(first_codes, second_codes).statistic)
     return Agreement(
         agreement=_interval(share, len(items)),
@@ -91,17 +97,6 @@ def _kappa(confusion: np.ndarray, share: np.ndarray) -> np.ndarray:
     chance = (by_first * by_second).sum(axis=1)
     kappa: np.ndarray = (share - chance) / (1 - chance)
     return kappa
-
-
-def _constant_values(
-    values: Sequence[str], first_codes: Sequence[int], second_codes: Sequence[int]
-) -> dict[str, str]:
-    """Return the value of each judge that gives a single value."""
-    constant = {}
-    for judge, codes in (("first", first_codes), ("second", second_codes)):
-        if len(set(codes)) == 1:
-            constant[judge] = values[codes[0]]
-    return constant
 
 
 def _macro_f1(confusion: np.ndarray) -> float:
