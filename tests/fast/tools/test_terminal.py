@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.result_table import Cell, CommandLine, DefinitionList, ResultTable, render_terminal
-from tools.terminal import Grid, draw, first_sentence
+from tools.terminal import first_sentence
 from tools.wrapping import command_lines, paragraph
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=9)
