@@ -6,9 +6,11 @@ Prices are in prices.py; storage/ledger.py books the requests that were sent.
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tools.cli import print_stderr
 from tools.errors import BudgetReached, UnknownPrice
 from tools.number_format import plural
 from tools.records import Usage
@@ -17,13 +19,15 @@ _LOOK = 0.25  # seconds after which a call that waits for the budget looks wheth
 
 
 class CallReservation(NamedTuple):
-    """The most tokens and dollars that a call in flight can use; infinite if that is not known yet."""
+    """The most tokens and dollars that a call in flight can use; infinite if that is not known."""
 
     tokens: float = 0
     usd: float = 0.0
+    model: str = ""
 
 
 NOTHING = CallReservation()
+Reserve = Callable[[Sequence[CallReservation]], CallReservation]  # beside the calls in flight
 
 
 def unknown_price(name: str) -> UnknownPrice:
@@ -36,9 +40,9 @@ class Budget:
     """Limits on requests, tokens, dollars and time, checked before each request is sent. Threads share it.
 
     A call in flight counts with the most that it can use, so spent and reserved amounts together
-    stay below the limit. A call that does not fit waits for those in flight. If none is in flight,
-    it is sent alone, since nearly all calls use less than their most: so a budget is exceeded by a
-    call at most.
+    stay below the limit. A call that does not fit waits for those in flight, and calls go in the
+    order in which they came. If none is in flight, a call is sent alone, since nearly all calls
+    use less than their most: so a budget is exceeded by a call at most.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class Budget:
             False  # whether a price, or a number of tokens, is unknown
         )
         self._in_flight = list[CallReservation]()
+        self._queue = deque[object]()  # of the calls that wait, in order
+        self._told = False  # whether it was said that calls wait
         self._resumed = set[object]()
         self._settled = threading.Condition()  # a call that was in flight is booked
 
@@ -79,29 +85,44 @@ class Budget:
             self.calls += spent.calls if requests is None else requests
             self._book(spent)
 
+    def goes_alone(self, expected: CallReservation) -> bool:
+        """Return whether a call that can use so much leaves no room for another, whatever the limit."""
+        unknown_tokens = self._tokens is not None and expected.tokens == math.inf
+        return unknown_tokens or (self._usd is not None and expected.usd == math.inf)
+
     def take(
         self,
-        expected: CallReservation = NOTHING,
+        reserve: Reserve = lambda in_flight: NOTHING,
         *,
         deadline: float = math.inf,
         check: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> CallReservation:
         """Reserve a request before it is sent, to be followed by a call of `spend`; wait while
         calls in flight may use it up.
 
+        `reserve` gives the most that it can use as it is known now, and is asked again after a wait.
         BudgetReached when none is left, TimeoutError at the `deadline` (time.monotonic); `check` may raise, too.
         """
+        place = object()
         with self._settled:
-            while True:
-                check()
-                self.check()
-                if not self._in_flight or not self._may_be_exceeded(expected):
-                    break
-                if (seconds_left := deadline - time.monotonic()) <= 0:
-                    raise TimeoutError("the budget of the run")
-                self._settled.wait(timeout=min(seconds_left, _LOOK))
-            self.calls += 1
-            self._in_flight.append(expected)
+            self._queue.append(place)
+            try:
+                while True:
+                    check()
+                    self.check()
+                    if self._queue[0] is place:
+                        expected = reserve(self._in_flight)
+                        if self._has_room(expected):
+                            break
+                    if (seconds_left := deadline - time.monotonic()) <= 0:
+                        raise TimeoutError("the budget of the run")
+                    self._settled.wait(timeout=min(seconds_left, _LOOK))
+                self.calls += 1
+                self._in_flight.append(expected)
+                return expected
+            finally:
+                self._queue.remove(place)
+                self._settled.notify_all()
 
     def spend(self, usage: Usage, expected: CallReservation = NOTHING) -> None:
         """Record a finished request's usage; `expected` as it was taken."""
@@ -177,12 +198,18 @@ class Budget:
         self._unpriced |= usage.paid_usd is None
         self._unmetered |= usage.unmetered > 0
 
-    def _may_be_exceeded(self, expected: CallReservation) -> bool:
-        if self._tokens is None and self._usd is None:
-            return False
+    def _has_room(self, expected: CallReservation) -> bool:
+        if not self._in_flight:
+            return True
         calls = [*self._in_flight, expected]
         tokens = self._spent_tokens + sum(call.tokens for call in calls)
         usd = self._spent_usd + sum(call.usd for call in calls)
-        return (self._tokens is not None and tokens > self._tokens) or (
-            self._usd is not None and usd > self._usd
-        )
+        if tokens <= (self._tokens or math.inf) and usd <= (self._usd or math.inf):
+            return True
+        if not self._told and tokens + usd < math.inf:
+            self._told = True
+            print_stderr(
+                "calls wait for the budget, as each in flight counts with the most that it can use: "
+                f"{expected.tokens:,} tokens, ${expected.usd:.4f}"
+            )
+        return False

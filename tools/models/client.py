@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -47,7 +48,7 @@ _COARSEST = (
 )
 # tokens: a refusal for length that tells no number is not taken for a smaller window than that
 _SMALLEST = 1024
-TOKENS_A_BYTE = 0.5  # of a request: nearly every token has two bytes or more
+_TOKENS_A_BYTE = 0.5  # of a request: nearly every token has two bytes or more
 _TIME_MARGIN = 1.5  # times the seconds that a call needs at the speed measured
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 
@@ -83,18 +84,16 @@ class ModelClient(SharedOnDeepcopy):
     # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
     schemas: str = "off"
     window: int | None = None  # tokens of prompt and answer together; None where it is not known
+    longest: int | None = None  # tokens of an answer that the model can write, as `window`
 
     def __post_init__(self) -> None:
         self.meter = SpeedMeter()  # of the server; `connect` puts the run's own in its place
         self._slow = False  # whether it was told that calls may take longer than usual
         self._answered = False
         self._largest_output = 0  # tokens of the longest answer so far
-        # Tokens of an answer for each that its limit allowed, at most: some servers count thinking
-        # beside it
-        self._excess = 1.0
-        self._tokens_a_byte = (
-            TOKENS_A_BYTE  # of a request, at most; more if the provider counts more
-        )
+        self._kept = 0  # answers that were billed no more than they could use
+        self._exceeded = False  # whether one was billed more
+        self._told = False  # whether it was told that calls go one at a time
         self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secret_values()]
         if not self.free:
             self.terms.join()
@@ -118,8 +117,7 @@ class ModelClient(SharedOnDeepcopy):
         `key` stands for everything that shapes the answer; "" is for an answer that an index keeps,
         not the ledger.
         `owner` is the query that pays, "" for none. `limit` is the most tokens of the answer, None
-        if there is none; a budget reserves the cost of an answer of that length. Raises DSPy's LM
-        errors and those of tools.errors.
+        if there is none. Raises DSPy's LM errors and those of tools.errors.
         """
         failures = _RetryState()
         with self._turn(owner, key) as known_answer:
@@ -220,28 +218,49 @@ class ModelClient(SharedOnDeepcopy):
             ) from None
 
     def _most(self, size: int, limit: int | None) -> CallReservation:
-        """Return the most that a request of `size` bytes can use: its prompt, and an answer of `limit` tokens.
+        """Return the most that a request of `size` bytes can use: a token a byte, and the longest answer of the model.
 
-        Without a limit the longest answer so far counts, and before any answer nothing is known: that call goes alone.
+        Its own `limit` is no bound, because some servers do not keep it.
         """
-        if limit is None and not self._largest_output:
-            return CallReservation(math.inf, math.inf)
-        tokens_in = math.ceil(size * self._tokens_a_byte)
-        tokens_out = math.ceil(limit * self._excess) if limit else self._largest_output
-        usd = 0.0
-        if self.cost:
-            read = self.cost.of(tokens_in, 0, tokens_out)
-            written = self.cost.of(tokens_in, 0, tokens_out, written=tokens_in)
-            thinking = self.cost.of(tokens_in, 0, tokens_out, reasoning=tokens_out)
-            usd = max(read, written, thinking)
-        return CallReservation(tokens_in + tokens_out, usd)
+        lengths = (self.longest, self.window, math.inf)
+        longest = next(length for length in lengths if length is not None)
+        tokens_out = max(limit or 0, longest)
+        usd = self.cost.most(size, tokens_out) if self.cost else 0.0
+        return CallReservation(size + tokens_out, usd, self.model)
+
+    def _reserve(
+        self, most: CallReservation, in_flight: Sequence[CallReservation] = ()
+    ) -> CallReservation:
+        """Return what a budget keeps for a call: `most`, or all there is until answers show that it holds.
+
+        There are as many of the model's calls in flight as answers that were billed rightly.
+        """
+        beside = sum(call.model == self.model for call in in_flight)
+        if beside < self._kept and not self._exceeded:
+            return most
+        return CallReservation(math.inf, math.inf, self.model)
+
+    def _compare(self, usage: Usage, most: CallReservation) -> None:
+        """Note whether a call was billed more than it could use; say why calls go one at a time."""
+        used = usage.input_tokens + usage.output_tokens
+        self._exceeded |= used > most.tokens
+        self._kept += usage.calls
+        alone = self._kept and self.terms.budget.goes_alone(self._reserve(most))
+        if self._told or not alone:
+            return
+        self._told = True
+        reason = "how long its answers can be is not known; --context N says so"
+        if self._exceeded:
+            reason = f"it billed {used:,} tokens where {most.tokens:,} were possible"
+        name = self.model.removeprefix("openai/")
+        print_stderr(f"calls of {name} go one at a time under the budget: {reason}")
 
     def _time_limit(self, size: int, limit: int | None) -> float:
         """Return the seconds for a request of `size` bytes: more than usual if the server is that slow."""
         patience = self.terms.patience
         if not patience.follows_speed:
             return patience.call
-        tokens_in = size * self._tokens_a_byte
+        tokens_in = size * _TOKENS_A_BYTE
         tokens_out = max(limit or 0, self._largest_output)
         speed = self.meter.speed
         needed = (speed.seconds(tokens_in, tokens_out) or 0.0) * _TIME_MARGIN
@@ -262,10 +281,10 @@ class ModelClient(SharedOnDeepcopy):
         """Reserve the cost of a request that the block sends; note its usage, and book its failure."""
         size = request if isinstance(request, int) else len(request)
         terms = self.terms
-        reserved = self._most(size, limit)
+        most = self._most(size, limit)
         try:
-            terms.budget.take(
-                reserved, deadline=DEADLINE.get(), check=terms.gate.rest
+            reserved = terms.budget.take(
+                partial(self._reserve, most), deadline=DEADLINE.get(), check=terms.gate.rest
             )  # Interrupted, where it waits
         except BaseException as error:
             terms.gate.leave()
@@ -278,7 +297,7 @@ class ModelClient(SharedOnDeepcopy):
         try:
             with usage_recorded_elsewhere():
                 yield attempt
-            self._note_usage(attempt, size, limit)
+            self._note_usage(attempt)
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
                 terms.gate.leave()  # no failure of the provider
@@ -297,9 +316,10 @@ class ModelClient(SharedOnDeepcopy):
                     key=key,
                 )
         finally:
+            self._compare(attempt.usage, most)
             terms.budget.spend(attempt.usage, reserved)
 
-    def _note_usage(self, attempt: _Attempt, size: int, limit: int | None) -> None:
+    def _note_usage(self, attempt: _Attempt) -> None:
         """Note the usage of an answered request. LMTimeoutError if the query's time has cut the answer."""
         response = attempt.response
         assert response
@@ -307,9 +327,8 @@ class ModelClient(SharedOnDeepcopy):
             cut = dspy.LMTimeoutError("an answer was cut off")
             cut.usage = response.usage
             raise cut
-        attempt.usage = usage = self.usage_of(response.usage)
-        self._excess = max(self._excess, usage.output_tokens / (limit or math.inf))
-        self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
+        attempt.usage = self.usage_of(response.usage)
+        self._answered = True
 
     def _book(
         self,
@@ -322,7 +341,6 @@ class ModelClient(SharedOnDeepcopy):
         response = attempt.response
         assert response
         terms = self.terms
-        self._answered = True
         terms.gate.answered(response.headers)
         answer = ModelResponse(
             response.outputs,

@@ -75,7 +75,7 @@ class Embeddings:
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._wire = OpenAIClient(self.model, self.url, provider=self.provider)
         self.terms = terms
-        self.caller = ModelClient(self.name, terms, cost=cost)
+        self.caller = ModelClient(self.name, terms, cost=cost, longest=0)
 
     def embed(
         self, texts: Sequence[str], *, kept: bool = True

@@ -903,6 +903,7 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
     model = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
     model.spec = spec
     model.largest_limit = largest_limit
+    model.caller.longest = prices.max_output(spec, terms.prices)
     model.caller.meter = terms.meter(spec)
     model.caller.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others

@@ -88,10 +88,7 @@ class Price(NamedTuple):
         self, tokens_in: int, cached: int, tokens_out: int, reasoning: int = 0, written: int = 0
     ) -> float:
         """Return a call's dollars; `cached` and `written` tokens are part of the input, `reasoning` of the output."""
-        price = self
-        for limit, dearer in self.longer:
-            if tokens_in > limit:
-                price = dearer
+        price = self._for(tokens_in)
         write = price.input if price.cache_write is None else price.cache_write
         think = price.output if price.reasoning is None else price.reasoning
         usd = (
@@ -100,6 +97,22 @@ class Price(NamedTuple):
             + written * write
         )
         return usd + (tokens_out - reasoning) * price.output + reasoning * think
+
+    def most(self, tokens_in: int, tokens_out: float) -> float:
+        """Return the dollars of a call with so many tokens if all are of the dearest kind."""
+        if self.free:
+            return 0.0
+        price = self._for(tokens_in)
+        dearest_in = max(price.input, price.cached_input, price.cache_write or 0.0)
+        return tokens_in * dearest_in + tokens_out * max(price.output, price.reasoning or 0.0)
+
+    def _for(self, tokens_in: int) -> "Price":
+        """Return the prices of a call with so many tokens of input."""
+        price = self
+        for limit, dearer in self.longer:
+            if tokens_in > limit:
+                price = dearer
+        return price
 
     @property
     def free(self) -> bool:

@@ -8,7 +8,6 @@ from programs.multihop import HopReader
 from programs.query_rewriting import QueryToDoc
 from tools.models import language_model
 from tools.models.answer_length import max_answer_tokens, predict
-from tools.models.budget import Budget
 from tools.models.model_spec import ModelSettings
 from tools.models.passages import Passage
 from tools.models.prompting import ask
@@ -34,9 +33,8 @@ def connect(server, place):
     server.answer = lambda prompt: {"summary": "a ferry"}
 
     def connect(**given):
-        budget = given.pop("budget", Budget())
         settings = ModelSettings(**given)
-        model = language_model.connect(server.spec, RunResources(budget=budget), settings=settings)
+        model = language_model.connect(server.spec, RunResources(), settings=settings)
         model.terms.open(place)
         return model
 
@@ -130,31 +128,3 @@ def test_a_model_that_is_told_to_think_has_all_the_room_from_the_start(connect, 
         _summarise("A bridge.")
     known = "reasoning_effort" in settings
     assert _limits(server) == [4096 if known else LIMIT, 4096]
-
-
-def test_a_call_reserves_what_its_signature_allows(connect, server):
-    model = connect(budget=Budget(tokens=10_000))
-    taken = []
-    take = model.terms.budget.take
-    model.terms.budget.take = lambda expected, **given: (taken.append(expected), take(expected))
-    with model.active():
-        _summarise()
-        dspy.Predict("text -> summary")(text="A bridge.")
-    assert taken[1].tokens - taken[0].tokens == pytest.approx(4096 - LIMIT, abs=20)
-
-
-def test_a_server_that_writes_more_than_its_limit_reserves_as_much_more(connect, server):
-    reply = server.reply
-
-    def count_thinking_beside(path, request):
-        answer = reply(path, request)
-        answer["usage"] |= {"completion_tokens": 2 * request["max_tokens"], "total_tokens": 0}
-        return answer
-
-    server.reply = count_thinking_beside
-    model = connect()
-    with model.active():
-        _summarise()
-    small = model.lm.caller._most(100, 10)
-    large = model.lm.caller._most(100, 210)
-    assert large.tokens - small.tokens == 2 * 200

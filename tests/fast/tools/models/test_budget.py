@@ -26,8 +26,12 @@ def used(usd=0.0, tokens=0):
     return Usage(1, 0, tokens, 0, usd, usd)
 
 
+def take(budget, expected=NOTHING, **given):
+    return budget.take(lambda in_flight: expected, **given)
+
+
 def once(budget, usage=None, expected=NOTHING):
-    budget.take(expected)
+    take(budget, expected)
     budget.spend(usage or Usage(1), expected)
 
 
@@ -77,8 +81,8 @@ def joined(threads):
 
 def test_a_call_that_might_go_over_waits_for_the_one_in_flight_and_goes_on_when_that_was_cheaper():
     budget, expected = Budget(usd=CENT), CallReservation(usd=0.006)
-    budget.take(expected)
-    [second] = threads_of(lambda: budget.take(expected), 1)
+    take(budget, expected)
+    [second] = threads_of(lambda: take(budget, expected), 1)
     second.join(0.05)
     assert second.is_alive() and budget.calls == 1
     budget.spend(used(0.001), expected)
@@ -104,7 +108,7 @@ def spent_by_threads(seed, limit, exact, many=16):
                 taken[0] += 1
             expected = CallReservation(usd=guesses[number])
             try:
-                budget.take(expected)
+                take(budget, expected)
             except BudgetReached:
                 return
             with lock:
@@ -147,7 +151,7 @@ def test_what_is_spent_and_in_flight_is_never_above_the_budget_unless_a_call_is_
                 budget.spend(used(actual, actual), CallReservation(most, most))
             most = drawn.choice([20, 200, 1500])
             with suppress(TimeoutError, BudgetReached):
-                budget.take(CallReservation(most, most), deadline=0.0)
+                take(budget, CallReservation(most, most), deadline=0.0)
                 alone = not in_flight
                 in_flight.append(most)
             assert spent + sum(in_flight) <= 1000 or (alone and len(in_flight) <= 1)
@@ -386,36 +390,83 @@ def test_dollars_are_refused_before_anything_is_sent_where_a_price_is_unknown(
     assert not server.requests
 
 
-def test_many_calls_in_flight_of_a_model_that_thinks_go_over_a_budget_by_one_call_at_most(
-    run, priced
-):
-    drawn = random.Random(6)
-    reply, costs = priced.reply, []
+def bill(priced, tokens_of):
+    """Have the server bill so many tokens of output, whatever it wrote: (number of the call, request) -> tokens."""
+    reply, costs, lock = priced.reply, [], threading.Lock()
 
-    def thinking(path, request):
+    def billed(path, request):
         answer = reply(path, request)
-        tokens = drawn.randint(200, request["max_tokens"])
-        answer["usage"] |= {
-            "completion_tokens": tokens,
-            "total_tokens": answer["usage"]["prompt_tokens"] + tokens,
-        }
-        costs.append(
-            prices.price("openai/gpt-4.1-mini").of(answer["usage"]["prompt_tokens"], 0, tokens)
-        )
+        with lock:
+            tokens = tokens_of(len(costs), request)
+            prompt = answer["usage"]["prompt_tokens"]
+            costs.append(prices.price(f"openai/{request['model']}").of(prompt, 0, tokens))
+        answer["usage"] |= {"completion_tokens": tokens, "total_tokens": prompt + tokens}
         return answer
 
-    priced.reply = thinking
-    arguments = (
-        *MULTIHOP,
-        "--lm",
-        "openai/gpt-4.1-mini",
-        "--max-concurrent",
-        64,
-        "--max-tokens",
-        4000,
-        "--json",
-    )
-    result = run(*arguments, "--budget-usd", 0.05)
-    spent = sum(costs)
-    assert result.code == 8 and 0.05 <= spent <= 0.05 + max(costs)
-    assert f"(${spent:.4f} spent)" in result.err
+    priced.reply = billed
+    return costs
+
+
+BILLS = {
+    "up to its limit": lambda number, request: random.Random(number).randint(200, 4000),
+    "more than its limit": lambda number, request: random.Random(number).randint(8000, 20_000),
+    "more after a good answer": lambda number, request: 15_000 if number else 10,
+    "more than a model can write after a good answer": lambda number, request: (
+        200_000 if number else 10
+    ),
+}
+
+
+@pytest.mark.parametrize("many", [8, 64])
+@pytest.mark.parametrize("model", ["gpt-4.1-mini", "gpt-4o-mini"])
+@pytest.mark.parametrize("manner", BILLS)
+def test_a_budget_is_exceeded_by_one_call_at_most_whatever_a_server_bills(
+    run, priced, manner, model, many
+):
+    costs = bill(priced, BILLS[manner])
+    priced.delay = 0.1  # so that all that may be in flight is
+    limits = ("--max-concurrent", many, "--max-tokens", 4000, "--budget-usd", 0.05)
+    result = run(*MULTIHOP, "--lm", f"openai/{model}", *limits, "--json")
+    assert result.code == 8 and 0.05 <= sum(costs) <= 0.05 + max(costs)
+
+
+def test_calls_of_a_server_that_keeps_its_limits_are_soon_in_flight_together(run, priced):
+    flying, most, lock = [0], [0], threading.Lock()
+    reply = priced.reply
+
+    def watched(path, request):
+        with lock:
+            flying[0] += 1
+            most[0] = max(most[0], flying[0])
+        time.sleep(0.1)
+        answer = reply(path, request)
+        with lock:
+            flying[0] -= 1
+        return answer
+
+    priced.reply = watched
+    result = run(*MULTIHOP, "--lm", "openai/gpt-4o-mini", "--max-concurrent", 8, "--budget-usd", 1)
+    assert result.code == 0 and most[0] == 8
+
+
+def test_a_model_whose_longest_answer_nobody_knows_is_asked_one_call_at_a_time_and_it_is_said(
+    run, tmp_path, server
+):
+    file = tmp_path / "prices.toml"
+    file.write_text(f'as_of = 2026-11-01\n["{server.spec}"]\ninput = 5\noutput = 20\n')
+    arguments = (*MULTIHOP, "--lm", server.spec, "--budget-usd", 1, "--prices", file, "--limit", 2)
+    alone = run(*arguments, "--runs", tmp_path / "alone")
+    assert alone.code == 0 and "one at a time" in alone.err and "--context N" in alone.err
+    known = run(*arguments, "--context", 16_000)
+    assert known.code == 0 and "one at a time" not in known.err
+
+
+def test_calls_go_in_the_order_in_which_they_came_so_that_a_large_one_is_not_passed_for_ever():
+    budget, small = Budget(usd=CENT), CallReservation(usd=0.001)
+    take(budget, small)
+    [large] = threads_of(lambda: take(budget, CallReservation(usd=1.0)), 1)
+    large.join(0.05)
+    with pytest.raises(TimeoutError):
+        take(budget, small, deadline=0.0)
+    budget.spend(used(0.001), small)
+    joined([large])
