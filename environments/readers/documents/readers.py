@@ -6,6 +6,7 @@ one file after another, and a new one is forked if it had to be ended (reading.p
 """
 
 import os
+import resource
 import select
 import signal
 import time
@@ -26,6 +27,7 @@ from environments.readers.documents.reading import (
     TOO_MUCH_MEMORY,
     Message,
     Request,
+    hard_limit,
 )
 from tools.errors import RunIncomplete
 from tools.forkserver import fork_server
@@ -40,6 +42,7 @@ TOO_LONG = "files that take too long to read"
 TOO_MUCH_TEXT = "files with too much text"
 CRASHED = "files that end the process that reads them"
 
+_SHARE = 8  # of the addresses that the system allows, the part that a file may fill
 _LOOK = 50  # milliseconds between two looks at the memory of the process
 _MOST_OVER = (
     10  # documents of a small file that may each take too long, before the rest of it is left out
@@ -112,6 +115,8 @@ class Readers:
         """Yield (place, row) of each document of a file. DataError if it is damaged."""
         mib = path.stat().st_size / MIB
         limits = self._limits
+        memory = min(limits.memory, hard_limit(resource.RLIMIT_AS) // (_SHARE * MIB))
+        bounded = memory < limits.memory or hard_limit(resource.RLIMIT_CPU) < limits.seconds
         request = Request(
             path=path,
             form=form,
@@ -120,12 +125,24 @@ class Readers:
             done=0,
             seconds=limits.seconds + mib,
             seconds_in_all=limits.seconds * (_MOST_OVER + mib),
-            memory=limits.memory,
+            memory=int(memory),
             text=limits.text,
             at_once=False,
         )
-        while stop := (yield from self._read_on(request)):
+        while True:
+            fresh = self._connection is None
+            stop = yield from self._read_on(request)
+            if stop is None:
+                return
             self._discard()
+            if bounded and stop.reason in (CRASHED, TOO_MUCH_MEMORY):
+                if not fresh:  # the limit of processor time is one for all files of a process
+                    request = request._replace(done=stop.done)
+                    continue
+                wrong = f"{path} cannot be read within the memory or the processor time that this"
+                raise RunIncomplete(
+                    f"{wrong} system gives a process; raise ulimit -v and ulimit -t"
+                )
             if form != "xml":
                 self._leave(doc_id, stop.reason, stop.evidence)
                 return
@@ -206,11 +223,12 @@ class Readers:
                     fork_server(Request.__module__, *self._forms)
                 )
             self._connection = self._start()
-        except OSError as error:
-            raise RunIncomplete(f"no process can be started that reads files ({error})") from None
+            self._process = self._connection.recv()
+        except (EOFError, OSError) as error:
+            wrong = f"no process can be started that reads files ({error or 'it ended'})"
+            raise RunIncomplete(f"{wrong}; see what ulimit -a allows") from None
         self._poll = select.poll()  # a connection's own way to wait makes a selector each time
         self._poll.register(self._connection, select.POLLIN)
-        self._process = self._connection.recv()
         self._size = _resident(self._process)
 
     def _discard(self) -> None:

@@ -88,10 +88,7 @@ def _serve(connection: Connection) -> None:
                 # Far above what the other process ends this one for: libxml2 takes a text that it
                 # has no memory for as ended, without a word. This is for what grows faster than the
                 # other process looks.
-                most = at_start + 4 * request.memory * MIB
-                resource.setrlimit(
-                    resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1])
-                )
+                _limit(resource.RLIMIT_AS, at_start + 4 * request.memory * MIB)
             for messages in _in_batches(_read(request), at_once=request.at_once):
                 connection.send(messages)
 
@@ -165,5 +162,15 @@ def _allow(seconds: float, latest: float) -> None:
     """Have the system end this process after some more `seconds` of processor time, and at
     `latest` then.
     """
-    most = math.ceil(min(_processor_time() + seconds, latest))
-    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    _limit(resource.RLIMIT_CPU, math.ceil(min(_processor_time() + seconds, latest)))
+
+
+def _limit(name: int, most: int) -> None:
+    """Set a limit of this process, no higher than the system lets it."""
+    resource.setrlimit(name, (int(min(most, hard_limit(name))), resource.getrlimit(name)[1]))
+
+
+def hard_limit(name: int) -> float:
+    """Return the limit of a process that only the system can raise; infinite if there is none."""
+    hard = resource.getrlimit(name)[1]
+    return math.inf if hard == resource.RLIM_INFINITY else hard

@@ -1,17 +1,21 @@
 """Files that a stranger made to stall whoever reads them: each is left out at a limit, and the others are read."""
 
 import gzip
+import subprocess
+import sys
 
 import pytest
+from conftest import ROOT
 from pdfs import make_pdf
 
 from environments.readers import documents
+from environments.readers.documents import readers
 from environments.readers.documents.markup import XmlPaths, write_markdown
 from environments.readers.documents.readers import Limits
 from evals.build.ingest import CorpusSettings, CutSettings, ingest
 from evals.build.text_cleaning import CleanSettings
 from tools import files as disk
-from tools.errors import DataError
+from tools.errors import DataError, RunIncomplete
 
 SMALL = Limits(seconds=1, memory=200, text=1)
 ENDLESS = '<div a="' * 4000  # of wikitext: minutes, and twice the length takes four times as long
@@ -103,3 +107,39 @@ def test_a_build_names_what_is_over_a_limit(tmp_path):
     assert [disk.loads(line)[0] for line in disk.iter_lines(source.dropped)] == ["a.txt"]
     with pytest.raises(DataError, match=r"a.txt is one of files with too much text \(more than"):
         list(documents.read(corpus, [corpus / "a.txt"], "", XmlPaths(), Limits(text=1)))
+
+
+def test_a_file_in_another_encoding_and_a_broken_pdf_are_left_out_and_named(tmp_path):
+    (tmp_path / "a.md").write_bytes("# Köln".encode("cp1252"))
+    (tmp_path / "b.pdf").write_bytes(make_pdf("Harbour notes")[:200])
+    (tmp_path / "c.md").write_bytes("# Köln".encode("utf-16"))
+    texts, left_out = read(tmp_path, Limits())
+    assert texts == {"c.md": "# Köln"}
+    assert set(left_out) == {"a.md", "b.pdf"}
+    assert set(left_out.values()) == {"files that cannot be read"}
+
+
+@pytest.mark.parametrize(("option", "least"), [("-t", "30"), ("-v", "4000000")])
+def test_limits_of_the_system_below_ours_leave_no_good_file_out(tmp_path, option, least):
+    (tmp_path / "a.html").write_text(GOOD)
+    script = (
+        "from pathlib import Path; from environments.readers import documents;"
+        "from environments.readers.documents.markup import XmlPaths;"
+        f"folder = Path({str(tmp_path)!r});"
+        "print(len(list(documents.read(folder, [folder / 'a.html'], '', XmlPaths()))), 'read')"
+    )
+    command = ["sh", "-c", f'ulimit {option} {least}; exec "$0" -c "$1"', sys.executable, script]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.stdout == "1 read\n", ended.stderr
+
+
+def test_a_reader_that_the_system_ends_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    (tmp_path / "a.html").write_text(GOOD)
+    monkeypatch.setattr(readers, "hard_limit", lambda name: 1 << 30)
+    monkeypatch.setattr(readers.Readers, "_receive", ended_by_the_system)
+    with pytest.raises(RunIncomplete, match="ulimit -v"):
+        read(tmp_path, Limits())
+
+
+def ended_by_the_system(self, request):
+    raise EOFError
