@@ -488,7 +488,7 @@ def _find_end(
 
 def _parse_python(written: str) -> JsonObject | str | None:
     """Return the arguments of a call, by name, or the only argument without a name; None if it is no call of values."""
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+    with suppress(SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         call = ast.parse(written, mode="eval").body
         if not isinstance(call, ast.Call):
             return None
@@ -497,10 +497,11 @@ def _parse_python(written: str) -> JsonObject | str | None:
         }
         if call.args:
             first = ast.literal_eval(call.args[0])
-            if isinstance(first, dict):
-                return first | arguments
-            if len(call.args) == 1 and not arguments:
+            if len(call.args) == 1 and not arguments and not isinstance(first, dict):
                 return first if isinstance(first, str) else json.dumps(first)
+            if isinstance(first, dict):
+                arguments = first | arguments
+        json.dumps(arguments)  # TypeError for `...` and sets, which are no values of an argument
         return arguments
     return None
 

@@ -207,3 +207,11 @@ def test_ids_are_shortened_in_calls_and_results_alike():
     _, asked, *results = shorten_ids(said)
     assert [call["id"] for call in asked["tool_calls"]] == ["aB3dE6gH9", "c00001001"]
     assert [result["tool_call_id"] for result in results] == ["c00001001", "aB3dE6gH9"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["search(...)", "search({1, 2})", "search(query=...)", "search({[1]})", "search({1: ...})"],
+)
+def test_a_call_of_values_that_json_has_not_is_none(call):
+    assert not read_calls(call, TOOLS).calls
