@@ -328,6 +328,7 @@ def test_floats_are_taken_where_base64_was_asked_for(server):
         (lambda data: data[0].update(embedding="!"), "0 numbers where 24"),
         (lambda data: data[0].update(embedding=None), "1? ?numbers where 24"),
         (lambda data: data[0].update(embedding=[1.0] * 25), "25 numbers where 24"),
+        (lambda data: data[1].update(embedding=[0.0] * 24), "a vector of zeros"),
         (lambda data: data[0].update(embedding=[[1.0] * 24] * 3), "a vector for each token"),
     ],
 )
