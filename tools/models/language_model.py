@@ -854,6 +854,10 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
     from tools.models.transport import litellm_client  # as above
     from tools.models.transport import openai_client as wire  # as above
 
+    for field in sorted(settings.extra_body.keys() & {"model", "messages", "input"}):
+        raise UsageError(
+            f"--extra-body has {field!r}, which each request has already; leave it out"
+        )
     name, url = models.parse(spec)
     models.check_provider(name, url)
     cost = prices.price(spec, terms.prices)

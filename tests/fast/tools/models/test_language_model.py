@@ -7,6 +7,7 @@ import pytest
 from openai_server import Failure, sensible
 
 from programs.query_rewriting import Rewrite, RewriteDescription
+from tools.errors import UsageError
 from tools.models import language_model
 from tools.models import model_spec as spec
 from tools.models.language_model import LanguageModel
@@ -165,3 +166,11 @@ def test_a_reasoning_model_is_sent_no_temperature(spec, temperature, run, server
     assert result.code == 0, result.err
     assert server.requests[0].get("temperature") == temperature
     assert 0 < result.json["usage"]["paid_usd"] == result.json["usage"]["list_usd"] < 1
+
+
+@pytest.mark.parametrize("field", ["model", "messages", "input"])
+def test_extra_fields_that_each_request_has_are_refused_before_anything_is_sent(field, server):
+    settings = spec.ModelSettings(extra_body={field: None})
+    with pytest.raises(UsageError, match=f"--extra-body has '{field}'"):
+        language_model.connect(server.spec, settings=settings)
+    assert not server.requests
