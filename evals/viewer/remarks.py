@@ -9,6 +9,7 @@ removes what was there. Nothing of a run is changed.
 import json
 import threading
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -16,7 +17,9 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from tools import files, schemas
+from tools.cli import print_stderr
 from tools.errors import DataError, UsageError
+from tools.number_format import plural
 from tools.records import JsonMapping, JsonObject
 
 REMARKS = "remarks.jsonl"
@@ -69,16 +72,31 @@ def read_remarks(file: Path) -> dict[str, Remarks]:
         return {}
     except OSError as error:
         raise DataError(f"{file} cannot be read: {files.describe(error)}") from None
+    damaged = 0
     for line in content.splitlines():
-        row = files.read_object(line.decode("utf-8", "replace"))
-        if row is None or not isinstance(row.get("run"), str):
+        row = files.read_object(line.decode("utf-8", "replace")) or {}
+        try:
+            schemas.validate(RemarkSchema, row)
+            run = schemas.validate(str, row.get("run"))
+        except ValueError:
+            damaged += 1
             continue
         subject = Subject(row.get("query_id"), row.get("step"))
-        of_run = remarks.setdefault(row["run"], {})
+        of_run = remarks.setdefault(run, {})
         of_run.pop(subject, None)
         if any(row.get(key) for key in ("label", "note", "name", "tags")):
             of_run[subject] = row
+    if damaged:
+        _warn(
+            f"{file}: {plural(damaged, 'line is no remark', 'lines are no remarks')}, and left out"
+        )
     return remarks
+
+
+@lru_cache
+def _warn(message: str) -> None:
+    """Print a message, once."""
+    print_stderr(message)
 
 
 class RemarkWriter:

@@ -134,3 +134,17 @@ def test_only_who_knows_the_address_can_remark(answers, path):
         assert not (path.parents[1] / "remarks.jsonl").exists()
         assert post(server.root) == 200
     assert [one["note"] for one in remarks(answers, path)] == ["by HTTP"]
+
+
+def test_a_line_that_is_no_remark_is_left_out_and_said_once(answers, path, capsys):
+    query_id = answers.query_ids(run_id(path))[0]
+    keep(answers, path, query_id=query_id, note="it names the man")
+    with (path.parents[1] / "remarks.jsonl").open("a") as file:
+        for row in (
+            {"query_id": [1], "note": "x"},
+            {"query_id": query_id, "step": {}, "note": "x"},
+        ):
+            file.write(json.dumps({"run": run_id(path), **row}) + "\n")
+    for _ in range(2):
+        assert [remark["note"] for remark in remarks(answers, path)] == ["it names the man"]
+    assert capsys.readouterr().err.count("2 lines are no remarks") == 1
