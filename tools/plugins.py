@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import traceback
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
@@ -25,7 +26,6 @@ from tools import user_files
 from tools.errors import UnknownName, UsageError
 from tools.files import expand_user_path
 from tools.interrupts import is_own_interrupt
-from tools.moved_modules import current_name
 from tools.user_files import PACKAGES, is_own
 
 PROGRAMS = "sextant.programs"  # groups of entry points
@@ -75,8 +75,7 @@ def resolve(
     if name in table:
         return table[name]
     if group and is_reference(name):
-        module, _, attribute = name.rpartition(":")
-        return f"{current_name(module)}:{attribute}"
+        return name
     if group and name.endswith(".py"):
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
     if entry_point := _entry_points(group).get(name):
@@ -184,17 +183,23 @@ def describe_exception(error: BaseException) -> str:
 
 def list_causes(error: BaseException) -> list[BaseException]:
     """Return an error, its members if it is a group, and the causes and contexts of all of them."""
-    causes = list[BaseException]()
-    todo = [error]
+    causes = dict[int, BaseException]()
+    todo = deque([error])
     while todo:
-        cause = todo.pop(0)
-        if any(cause is known for known in causes):
+        cause = todo.popleft()
+        if id(cause) in causes:
             continue
-        causes.append(cause)
+        causes[id(cause)] = cause
         if isinstance(cause, BaseExceptionGroup):
             todo += cause.exceptions
         todo += [before for before in (cause.__cause__, cause.__context__) if before is not None]
-    return causes
+    return [*causes.values()]
+
+
+def release_frames(error: BaseException) -> None:
+    """Have the traceback of an error, and of its causes, hold no values of the code that ended with it."""
+    for cause in list_causes(error):
+        traceback.clear_frames(cause.__traceback__)
 
 
 class WouldEndProcess(Exception):
