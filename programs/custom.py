@@ -31,7 +31,7 @@ from dspy.primitives.python_interpreter import PythonInterpreter
 from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
-from programs.custom_results import ANSWERS, QUERY, describe, extract_doc_ids, read_fields
+from programs.custom_results import ANSWERS, QUERY, collect, describe, extract_doc_ids, read_fields
 from programs.search_tools import (
     DESK,
     SearchTools,
@@ -496,7 +496,7 @@ class CustomProgram(Program):
             returned = _collect(returned)
         if inspect.iscoroutine(returned):
             returned = self._own_loop.run(returned) if self._own_loop else run_coroutine(returned)
-        return list(returned) if inspect.isgenerator(returned) else returned, "done"
+        return collect(returned) if inspect.isgenerator(returned) else returned, "done"
 
     def _call(self, query: Query, desk: SearchTools) -> Any:
         text = AwaitableText(query.text)

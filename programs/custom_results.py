@@ -5,7 +5,8 @@ The program itself is in custom.py, a graph in custom_langgraph.py.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
+from itertools import islice
 from numbers import Integral, Real
 from typing import Any
 
@@ -39,6 +40,7 @@ _ID_NAMES = (
     "id",
     "_id",
 )
+_MOST = 100_000  # documents of an iterator, which may never end
 _EXPECTED = "a list of document ids is expected"
 
 
@@ -51,7 +53,17 @@ def extract_doc_ids(returned: Any) -> list[str]:
         )
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable):
         raise TypeError(f"returned {describe(documents)}; {_EXPECTED}")
+    if not isinstance(documents, Sized):
+        documents = collect(documents)
     return [_read_id(document) for document in documents]
+
+
+def collect(documents: Iterable[Any]) -> list[Any]:
+    """Return what an iterator yields. TypeError if it may never end."""
+    collected = list(islice(documents, _MOST + 1))
+    if len(collected) > _MOST:
+        raise TypeError(f"yields more than {_MOST:,} documents, or never ends; {_EXPECTED}")
+    return collected
 
 
 def describe(value: Any) -> str:

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import NamedTuple
 
 from evals.run_folder import (
@@ -34,7 +35,7 @@ from tools.models.language_model import ConnectedModel
 from tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
 from tools.models.secrets import redact
 from tools.number_format import queries
-from tools.plugins import describe_exception, list_causes
+from tools.plugins import describe_exception, list_causes, release_frames
 from tools.records import (
     Document,
     Query,
@@ -60,6 +61,9 @@ TICK = 0.1
 # Outcomes that share an fsync, at most, and the seconds for which the first of them waits for more
 WRITTEN_TOGETHER = 256
 TOGETHER_SECONDS = 0.05
+# Of an exception: characters of a text, and parts of a traceback, of which each frame is one.
+_LONGEST_TEXT = 10_000
+_MOST_PARTS = 500
 
 System = Callable[
     ..., Submission
@@ -398,6 +402,8 @@ def answer_query(
         error = opened.fault
     if error:
         fields = _fields_of_failure(query, opened, error)
+        release_frames(error)
+        error = None  # its frames lead here, and so would hold it
     return {
         "query_id": query.query_id,
         **fields,
@@ -411,6 +417,7 @@ def _noting_usage(problem: Exception) -> Exception:
     """
     if opened := session.current():
         problem.used = opened.usage  # type: ignore[attr-defined]
+    release_frames(problem)
     return problem
 
 
@@ -452,7 +459,7 @@ def submission_record(
     """
     if not isinstance(submission, Submission):
         raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
-    ranking = list(submission.ranking)
+    ranking = list(islice(submission.ranking, len(documents) + 1))  # one too many is there twice
     check_ranking(ranking, query, documents)
     if submission.trace.query_id != query.query_id:
         raise ValueError(
@@ -482,6 +489,11 @@ def _fields_of_failure(query: Query, opened: Session | None, error: BaseExceptio
         "answer": "",
         "trace": trace_json(opened.trace if opened else Trace(query.query_id)),
         "usage": usage_json(opened.usage if opened else Usage()),
-        "error": redact(describe_exception(error)),
-        "traceback": redact("".join(traceback.format_exception(error))),
+        "error": _shorten(describe_exception(error)),
+        "traceback": "".join(map(_shorten, traceback.format_exception(error)[-_MOST_PARTS:])),
     }
+
+
+def _shorten(text: str) -> str:
+    """Return the beginning of a text of somebody's exception, without secrets."""
+    return redact(text[: 2 * _LONGEST_TEXT])[:_LONGEST_TEXT]

@@ -6,11 +6,13 @@ import copy
 import datetime
 import functools
 import gc
+import itertools
 import json
 import re
 import shlex
 import sys
 import urllib.request
+import weakref
 from dataclasses import dataclass
 from decimal import Decimal
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -786,3 +788,67 @@ def test_an_example_is_short_runs_and_is_compared_with_one_of_ours(
     both = (words, ["--program", "multihop", *words[2:4]])
     ran = [run(*program, "--limit", 3, "--json").json["run"] for program in both]
     assert command_of(compare)(*ran).code == 0
+
+
+def endless(query, search):
+    return (str(number) for number in itertools.count())
+
+
+def the_same_for_ever(query, search):
+    return itertools.repeat("d1")
+
+
+@pytest.mark.parametrize("made", [endless, the_same_for_ever])
+def test_an_iterator_that_never_ends_is_refused(made, corpus):
+    assert "yields more than 100,000 documents, or never ends" in outcome(made, corpus)["error"]
+
+
+class _Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def raise_a_large_one(query, search):
+    raise ValueError("x" * 50_000_000)
+
+
+def raise_a_mute_one(query, search):
+    raise _Mute
+
+
+def raise_a_long_chain(query, search):
+    error = None
+    for number in range(1000):
+        later = ValueError(number)
+        later.__cause__ = error
+        error = later
+    raise error
+
+
+@pytest.mark.parametrize("made", [raise_a_large_one, raise_a_mute_one, raise_a_long_chain])
+def test_the_record_of_an_exception_is_bounded(made, corpus):
+    record = outcome(made, corpus)
+    assert 0 < len(record["error"]) <= 10_000 and len(record["traceback"]) < 100_000
+
+
+class _Held:
+    """Something large that a program holds."""
+
+
+def test_a_failed_query_lets_go_of_what_its_program_held(corpus):
+    held = []
+
+    def fails(query, search):
+        large = _Held()
+        held.append(weakref.ref(large))
+        try:
+            int("x")
+        except ValueError as error:
+            raise RuntimeError from error
+
+    gc.disable()
+    try:
+        assert "RuntimeError" in outcome(fails, corpus)["error"]
+        assert held[0]() is None
+    finally:
+        gc.enable()
