@@ -5,6 +5,7 @@ Signals are handled in tools/interrupts.py, numbers are written in tools/number_
 
 import argparse
 import codecs
+import ctypes
 import gc
 import io
 import json
@@ -18,8 +19,8 @@ import textwrap
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from tools import files
@@ -338,6 +339,31 @@ def _fill_closed_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
+@contextmanager
+def _divert_prints() -> Iterator[None]:
+    """Have stderr take what programs print, also in C and in other processes: it is no part of the result."""
+    before = sys.stdout
+    results: Any = own_stream(before)
+    descriptor = None
+    with suppress(AttributeError, OSError, ValueError):  # of a stream that is no file
+        if results.fileno() == 1:
+            results.flush()
+            descriptor = os.dup(1)
+            os.dup2(2, 1)
+            results = os.fdopen(descriptor, "w", encoding=results.encoding, errors=results.errors)
+    _results.append(results)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = before if _results.pop() else None
+        if descriptor is not None:
+            ctypes.CDLL(None).fflush(None)  # what C has not written yet
+            os.dup2(descriptor, 1)
+            with suppress(OSError):  # print_stdout has said so
+                results.close()
+
+
 def run_command(
     parser: CommandParser, command: Command, arguments: Sequence[str] | None = None
 ) -> int:
@@ -345,6 +371,7 @@ def run_command(
     code.
     """
     open_before = len(AT_END)
+    diverted = ExitStack()
     try:
         try:
             typed = sys.argv[1:] if arguments is None else arguments
@@ -354,9 +381,8 @@ def run_command(
             check_docstrings()
             quiet = getattr(parsed, "json", False) or getattr(parsed, "json_events", False)
             _LOG.setLevel(logging.WARNING if quiet else logging.INFO)
-            if quiet:  # output of a user's program is no part of the result
-                _results.append(sys.stdout)
-                sys.stdout = sys.stderr
+            if quiet:
+                diverted.enter_context(_divert_prints())
             return command(parsed)
         except (SextantError, OSError) as error:
             if is_interrupted():
@@ -364,8 +390,7 @@ def run_command(
             return report_error(error)
         finally:
             _close_files(open_before)
-            if _results:
-                sys.stdout = _results.pop()
+            diverted.close()
     except KeyboardInterrupt:
         print_stderr("interrupted")
         return INTERRUPTED

@@ -114,3 +114,30 @@ def test_the_help_of_an_option_has_its_default_once():
     text = " ".join(parser.format_help().split())
     assert "--depth DEPTH of a ranking (default: 10)" in text
     assert text.endswith("--rounds ROUNDS default: 4 for each call in flight")
+
+
+NOISY = r"""
+import ctypes
+import subprocess
+from tools.cli import CommandParser, add_json_option, print_json, run_and_leave
+
+def command(arguments):
+    print("a program speaks")
+    subprocess.run(["echo", "its subprocess speaks"])
+    subprocess.Popen(["sh", "-c", "sleep 1; echo late"])
+    ctypes.CDLL(None).puts(b"a library speaks")
+    print_json({"a": 1})
+    return 0
+
+parser = CommandParser()
+add_json_option(parser)
+run_and_leave(parser, command)
+"""
+
+
+def test_the_result_in_json_stands_alone_on_stdout_whoever_prints(tmp_path):
+    command = [sys.executable, "-c", NOISY, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert ended.stdout == '{"a": 1}\n'
+    for who in ("a program", "its subprocess", "a library", "late"):
+        assert who in ended.stderr
