@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from http import HTTPStatus
 from threading import RLock
 from typing import Annotated, Any, NamedTuple
 
@@ -67,6 +68,7 @@ class Observation(NamedTuple):
     text: str  # JSON
     reward: float
     done: bool
+    refused: HTTPStatus | None = None  # of an action that did nothing: its text has an "error"
 
 
 class _EpisodeTools(SearchTools):
@@ -257,7 +259,9 @@ class Episode:
         """
         with self._lock, session.as_current(self.desk.session):
             if self.over:
-                return Observation(as_json({"error": "this episode is over"}), 0.0, done=True)
+                over = as_json({"error": "this episode is over"})
+                return Observation(over, 0.0, done=True, refused=HTTPStatus.CONFLICT)
+            refused = None
             try:
                 if tool not in TOOLS:
                     raise InvalidAnswer(
@@ -266,10 +270,12 @@ class Episode:
                     )
                 text = getattr(self, tool)(**read_arguments(tool, arguments))
             except (SessionRefusal, InvalidAnswer) as refusal:
+                limit = isinstance(refusal, SessionRefusal)
+                refused = HTTPStatus.CONFLICT if limit else HTTPStatus.UNPROCESSABLE_ENTITY
                 text = as_json({"error": str(refusal)})
             finally:
                 self.touch()
-            return Observation(text, self._reward(), self.over)
+            return Observation(text, self._reward(), self.over, refused)
 
     def touch(self) -> None:
         """Note that somebody goes on with it."""

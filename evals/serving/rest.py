@@ -67,7 +67,7 @@ async def _read_sent(request: Request) -> Any:
     try:
         return read_json(await request.body())
     except ValueError as error:
-        raise HTTPException(422, f"the request is {error}") from None
+        raise HTTPException(400, f"the request is {error}") from None
 
 
 Sent = Annotated[Any, Depends(_read_sent)]
@@ -197,11 +197,17 @@ class RestApi:
                 observation = self._host.act(episode, tool, body)
             except RunIncomplete as failure:
                 raise HTTPException(503, str(failure)) from None
-            reward = f', "reward": {json.dumps(observation.reward)}' if self._rewards else ""
-            unknown = list_unknown(tool, body)
-            ignored = f', "ignored": {json.dumps(unknown)}' if unknown else ""
-            made = f'{{"result": {observation.text}, "done": {json.dumps(observation.done)}{reward}{ignored}}}'
-            return Response(made.encode("utf-8", "replace"), media_type="application/json")
+            parts = {"result": observation.text, "done": json.dumps(observation.done)}
+            if self._rewards:
+                parts["reward"] = json.dumps(observation.reward)
+            if unknown := list_unknown(tool, body):
+                parts["ignored"] = json.dumps(unknown)
+            if observation.refused:
+                parts["error"] = json.dumps(json.loads(observation.text)["error"])
+            members = [f'"{name}": {part}' for name, part in parts.items()]
+            made = f"{{{', '.join(members)}}}"
+            status = observation.refused or HTTPStatus.OK
+            return Response(made.encode("utf-8", "replace"), status, media_type="application/json")
 
         use.__name__ = tool
         use.__doc__ = describe(tool)["description"]
@@ -319,7 +325,10 @@ def _checked(form: type[Form], body: Any) -> Form:
 
 
 def _refuse(_: Request, refusal: Any) -> Response:
-    return Answer({"error": refusal.detail}, refusal.status_code, refusal.headers)
+    reason = refusal.detail
+    if reason in (HTTPStatus.NOT_FOUND.phrase, HTTPStatus.METHOD_NOT_ALLOWED.phrase):
+        reason += f"; to a session POST {', '.join(TOOLS)} or usage, as /docs describes"
+    return Answer({"error": reason}, refusal.status_code, refusal.headers)
 
 
 def _refuse_form(_: Request, refusal: Any) -> Response:

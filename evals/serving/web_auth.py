@@ -16,6 +16,7 @@ from contextlib import suppress
 from hmac import compare_digest
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -26,6 +27,7 @@ from evals.serving.connections import Connection, count_most
 from evals.serving.episode_server import EpisodeServer
 from tools.cli import print_stderr
 from tools.errors import UsageError
+from tools.models.arguments import describe_byte
 
 MOST_BYTES = 4 * 2**20  # of a request
 ENDING = 3.0  # seconds that requests have to end
@@ -84,7 +86,7 @@ class AuthMiddleware:
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         headers = Headers(scope=scope)
-        refusal = self._refuse(headers) or _refuse_length(headers)
+        refusal = self._refuse(headers) or _refuse_address(scope) or _refuse_length(headers)
         if not refusal:
             body = await _read_body(receive)
             if body is None:  # the client went away
@@ -128,6 +130,17 @@ def _is_own(origin: str, host: str) -> bool:
         return True
     match = _ORIGIN.fullmatch(origin.lower())
     return match is not None and match[1] == host and _name_in(host) != ""
+
+
+def _refuse_address(scope: Any) -> Refusal | None:
+    """Return why an address means nothing: frameworks replace bytes that are no UTF-8."""
+    address = scope.get("raw_path", b"") + b"?" + scope["query_string"]
+    try:
+        unquote_to_bytes(address).decode()
+    except UnicodeDecodeError as error:
+        wrong = f"the address is no UTF-8: {describe_byte(error)}"
+        return Refusal(HTTPStatus.BAD_REQUEST, wrong)
+    return None
 
 
 def _refuse_length(headers: Headers) -> Refusal | None:

@@ -29,9 +29,11 @@ SHOWN = 60  # characters of a value or a name in a refusal
 
 def read_json(sent: str | bytes) -> Any:
     """Return the message as JSON; nothing is null. ValueError describes the problem in words."""
-    text = sent.decode("utf-8-sig", "replace") if isinstance(sent, bytes) else sent
     try:
+        text = sent.decode("utf-8-sig") if isinstance(sent, bytes) else sent
         value = json.loads(text.strip() or "null")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"no UTF-8: {describe_byte(error)}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error}") from None
     except RecursionError:
@@ -41,6 +43,11 @@ def read_json(sent: str | bytes) -> Any:
     if _is_deep(value):
         raise ValueError(_TOO_DEEP)
     return value
+
+
+def describe_byte(error: UnicodeDecodeError) -> str:
+    """Return the first byte that is no UTF-8, and its place, which counts from 0."""
+    return f"byte {error.object[error.start]:#04x} at {error.start:,}"
 
 
 def _is_deep(value: Any) -> bool:
