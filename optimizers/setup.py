@@ -145,7 +145,7 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     first = template
     ranges: parameter_search.Ranges = {}
     if request.optimizer == "tune":
-        constructor = find_program(request.program)
+        constructor = find_program(request.program, request.env)
         ranges = parameter_search.parse_ranges(
             request.program_label, constructor, template, request.ranges
         )

@@ -7,7 +7,8 @@ its address.
 The line is split into words as a shell does, and no shell runs it, for texts of queries are data.
 In its words and its environment are $SEXTANT_QUERY, which {query} is as well, $SEXTANT_MCP_URL,
 $SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a file as `claude --mcp-config` takes it. On stdin is a
-prompt. The end of its output is kept as a note. Its usage is booked if its last line is
+prompt. Of the other variables of the environment it gets PATH, HOME and the like (_USUAL) and those
+that --env names. The end of its output is kept as a note. Its usage is booked if its last line is
 JSON with usage, as of `claude --output-format json` and `codex exec --json`. Its processes end
 with ours, however ours ends.
 """
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +38,7 @@ from tools.files import read_object
 from tools.installation import explain_missing
 from tools.models.client import DEADLINE
 from tools.models.provider_errors import QueryTimeout
-from tools.models.secrets import redact
+from tools.models.secrets import get_secret, redact
 from tools.models.usage import read_report
 from tools.plugins import show
 from tools.records import Query, Submission, Usage
@@ -50,6 +52,8 @@ The query:
 
 {query}
 """
+# Variables that an agent gets beside the four above, none of which holds a key.
+_USUAL = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ")
 KEPT = 20_000  # characters of what an agent prints, from its end
 _LONGEST = 30_000  # characters of a query in an environment, which the system bounds
 _STARTING = threading.Lock()
@@ -67,6 +71,9 @@ class Command(Program):
     """An agent outside, as a process for each query: the line that starts it follows the colon."""
 
     called: ClassVar[str] = ""  # what follows the colon
+    env: ClassVar[
+        Sequence[str]
+    ] = ()  # names of variables that the agent gets beside the usual ones
     starts_agents: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -80,6 +87,13 @@ class Command(Program):
             )
         if not shutil.which(self.words[0]):
             raise UsageError(f"there is no command {self.words[0]!r} that could be started")
+        self._given = {name: os.environ[name] for name in _USUAL if name in os.environ}
+        for name in self.env:
+            self._given[name] = get_secret(name)
+            if not self._given[name]:
+                raise UsageError(
+                    f"--env {name}: ${name} is not set; export it, or put it into .env"
+                )
         self._let_clients_in()  # which takes seconds, before any query's time begins
 
     @staticmethod
@@ -122,7 +136,7 @@ class Command(Program):
             variables = {
                 "SEXTANT_MCP_URL": server["url"],
                 "SEXTANT_TOKEN": token,
-                "SEXTANT_QUERY": query.text[:_LONGEST],
+                "SEXTANT_QUERY": query.text[:_LONGEST].replace("\0", " "),
             }
             variables["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
             (folder / "mcp.json").write_text(
@@ -165,7 +179,7 @@ class Command(Program):
                 for name in ("stdin", "stdout", "stderr")
             )
             options: Any = {
-                "env": os.environ | variables,
+                "env": self._given | variables,
                 "start_new_session": True,
                 "pass_fds": _ALIVE[:1],
             }

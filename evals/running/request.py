@@ -164,6 +164,12 @@ class SharedRequest(ModelSettings):
             "SPEC",
         ),
     ] = field(default_factory=lambda: os.environ.get("SEXTANT_LM") or "offline")
+    env: Annotated[
+        tuple[str, ...],
+        Option(
+            "hand a variable of the environment to the agent of command:LINE; repeatable", "NAME"
+        ),
+    ] = ()
     prices: Annotated[Path | None, Option(f"prices of your own, in TOML; {PAYING}", "FILE")] = None
     max_concurrent: Annotated[
         int | None, Option(f"queries at a time; {WORKERS}, or 1 offline", "N", positive)
@@ -198,6 +204,8 @@ class SharedRequest(ModelSettings):
         )
         cli_options.validate_request(self)
         resolve_program(self.program)
+        if self.env and not self.program.startswith("command:"):
+            raise UsageError("--env is for --program command:LINE alone; leave it out")
         if self.instruction not in INSTRUCTIONS:
             tasks = environments.expand_tasks(self.task)
             places = [(task, environments.choose_data(task, self.data, tasks)) for task in tasks]
@@ -357,8 +365,11 @@ def resolve_program(name: str) -> str:
     )
 
 
-def find_program(name: str) -> Any:
-    """Return the constructor of a program: a class of ours, or made from a user's own object."""
+def find_program(name: str, env: Sequence[str] = ()) -> Any:
+    """Return the constructor of a program: a class of ours, or made from a user's own object.
+
+    `env` are the variables that an agent outside gets beside the usual ones.
+    """
     if object_programs.is_registered(name):
         from programs.custom import make_program_class  # takes time to import
 
@@ -368,7 +379,7 @@ def find_program(name: str) -> Any:
     )
     scheme, _, called = name.partition(":")
     if scheme in SCHEMES:
-        attributes = {"__doc__": constructor.__doc__, "called": called}
+        attributes = {"__doc__": constructor.__doc__, "called": called, "env": env}
         if scheme in SERVERS:
             attributes["open_clients"] = staticmethod(partial(_open_clients, scheme))
         return type(constructor.__name__, (constructor,), attributes)

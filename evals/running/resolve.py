@@ -91,7 +91,7 @@ def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedReques
         conflict = f"--workers {request.workers} does not go with --program {request.program}"
         raise UsageError(f"{conflict}, which has processes of its own; leave it out")
     compiled = _read_compiled(request)
-    constructor = find_program(request.program)
+    constructor = find_program(request.program, request.env)
     limits = query_limits(request.parameters)
     if compiled and compiled.members and limits:
         raise UsageError(

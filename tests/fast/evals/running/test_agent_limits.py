@@ -1,6 +1,7 @@
 """A budget on agents outside is the run's: what they used in earlier sittings counts before another one begins."""
 
 import json
+import re
 
 import pytest
 
@@ -79,3 +80,24 @@ def test_a_budget_for_several_tasks_counts_what_all_of_them_have_used_before(run
     second = run("--program", SAYS, *tasks, "--budget-calls", "4")
     outcomes = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*/*/outcomes.jsonl")]
     assert second.code == 8 and sum(text.count("query_id") for text in outcomes) == 2, second.err
+
+
+def test_an_agent_gets_its_query_and_the_variables_that_are_named(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENTS_KEY", "sk-of-the-agent")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-somebody-else")
+    command = ("--program", "command:env", *ASKED, "--limit", "1")
+
+    def variables(*options):
+        result = run(*command, "--runs", tmp_path / str(len(options)), *options)
+        assert result.code == 0, result.err
+        (outcomes,) = (tmp_path / str(len(options))).rglob("outcomes.jsonl")
+        notes = json.loads(outcomes.read_text(encoding="utf-8"))["trace"]["notes"]
+        return set(re.findall(r"^(\w+)=", notes[-1], re.MULTILINE))
+
+    usual = {"PATH", "SEXTANT_QUERY", "SEXTANT_MCP_URL", "SEXTANT_TOKEN", "SEXTANT_MCP_CONFIG"}
+    assert usual <= variables() and not variables() & {"AGENTS_KEY", "OPENAI_API_KEY"}
+    assert "AGENTS_KEY" in variables("--env", "AGENTS_KEY")
+    missing = run(*command, "--env", "NOT_THERE")
+    assert missing.code == 2 and "--env NOT_THERE" in missing.err
+    other = run("--program", "retrieve", "--task", "congress", "--env", "AGENTS_KEY")
+    assert other.code == 2 and "command:LINE" in other.err
