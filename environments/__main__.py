@@ -281,6 +281,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _search(arguments: argparse.Namespace) -> None:
+    environments.locate_task(arguments.task, arguments.data)
+    retrievers.check_kinds(arguments.retriever)
     spec = retrievers.canonicalize(arguments.retriever)
     retrievers.validate(spec)
     if not arguments.words.strip():

@@ -44,6 +44,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Count, have failures named if that is asked for, and print."""
     if arguments.dry_run and not arguments.name_failures:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
+    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+
+    find_folders(arguments.paths)  # before what follows is imported
     from evals.scoring import behaviour  # NumPy and rich: not for --help
 
     with announced("counting the steps of searchers"):

@@ -7,6 +7,7 @@ The first run is the baseline; evals/scoring/comparison.py compares the others w
 import argparse
 from pathlib import Path
 
+from evals.run_folder import read_config
 from evals.scoring.metrics import LANGUAGE
 from tools.callable_module import make_callable
 from tools.cli import CommandParser, add_json_option, print_json, print_stdout, run_and_leave
@@ -60,9 +61,11 @@ def add_comparison_options(command_line: CommandParser, force_help: str) -> None
 
 def command(arguments: argparse.Namespace) -> int:
     """Compare and print."""
+    paths = [arguments.baseline, *arguments.runs]
+    for path in paths:  # before what follows is imported
+        read_config(path)
     from evals.scoring.comparison import compare  # NumPy: not for --help
 
-    paths = [arguments.baseline, *arguments.runs]
     with announced(f"comparing {plural(len(paths), 'run')}"):
         result = compare(paths, arguments.metric, force=arguments.force)
     if arguments.json:

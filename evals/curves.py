@@ -45,6 +45,9 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, write the files that are asked for, print."""
+    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+
+    find_folders(arguments.runs)  # before what follows is imported
     with announced("loading libraries"):
         from evals.reporting.comparison_tables import curves_csv, render_curves  # not for --help
         from evals.reporting.plots import curves_svg  # matplotlib: not for --help

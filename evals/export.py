@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.formats import FOLDERS, SERVICES
+from evals.run_folder import read_config
 from tools import files
 from tools.cli import (
     CommandParser,
@@ -142,6 +143,8 @@ def command(arguments: argparse.Namespace) -> int:
     resolve("format", to, _TABLE, FORMATS)
     if arguments.run is None and to != "schemas":
         raise UsageError("RUN is missing; name a run folder")
+    if arguments.run is not None:
+        read_config(arguments.run)  # before what follows is imported
     out = arguments.out
     if not out and to == "mlflow":
         out = os.environ.get("MLFLOW_TRACKING_URI")

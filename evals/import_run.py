@@ -130,12 +130,6 @@ def _import_birco(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from evals.formats.import_run import slugify  # NumPy: not for --help
-
-    name = arguments.name
-    if name is not None and name != slugify(name):
-        example = slugify(name) or "theirs"
-        raise UsageError(f"--name {name!r} is no name of a folder; e.g. {example!r}")
     for file in (arguments.run, arguments.trajectories):
         if file and not file.is_file():
             problem = f"there is no file {file}"
@@ -145,6 +139,13 @@ def _check(arguments: argparse.Namespace) -> None:
     run_folder.check_place(arguments.runs)
     if not arguments.task:
         raise UsageError("say with --task which task the run is of")
+    environments.locate_task(arguments.task, arguments.data)
+    from evals.formats.import_run import slugify  # NumPy: not before names are right
+
+    name = arguments.name
+    if name is not None and name != slugify(name):
+        example = slugify(name) or "theirs"
+        raise UsageError(f"--name {name!r} is no name of a folder; e.g. {example!r}")
 
 
 def _load_task(arguments: argparse.Namespace) -> Environment:

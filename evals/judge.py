@@ -72,12 +72,16 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
-    with announced("loading libraries"):
-        from evals.judging import llm_judge  # DSPy and SciPy: not for --help
+    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
 
     request = cli_options.from_options(
         SharedRequest, vars(arguments) | {"program": "programs.llm_tasks.relevance_judge:Judge"}
     )
+    request.check_names()
+    find_folders(arguments.paths)  # before what follows is imported
+    with announced("loading libraries"):
+        from evals.judging import llm_judge  # DSPy and SciPy: not for --help
+
     named = {
         key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")
     }

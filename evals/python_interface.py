@@ -121,7 +121,7 @@ def study(
 
     outcome = command.run(file, Path(runs))
     if outcome.problem:
-        raise outcome.problem
+        raise outcome.problem.saying("; ".join([*outcome.reasons, str(outcome.problem)]))
     blocks = list(outcome.blocks)
     table = next(block for block in blocks if isinstance(block, ResultTable))
     return TabledResult(outcome.json, blocks, table, outcome.draw)

@@ -8,6 +8,7 @@ could have given the searcher, not a score: with other results the searches woul
 import argparse
 from pathlib import Path
 
+from evals.run_folder import read_config
 from tools.cli import (
     CommandParser,
     add_json_option,
@@ -15,6 +16,7 @@ from tools.cli import (
     print_result,
     run_and_leave,
 )
+from tools.retrievers import check_kinds
 from tools.waiting import announced
 
 
@@ -41,6 +43,9 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Replay and print."""
+    read_config(arguments.run)  # before what follows is imported
+    if arguments.retriever:
+        check_kinds(arguments.retriever)
     with announced("loading libraries"):
         from evals.reporting.comparison_tables import render_replay  # rich: not for --help
         from evals.running.replay import replay  # NumPy and retrievers: not for --help

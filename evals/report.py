@@ -47,6 +47,9 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, print its path."""
+    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+
+    find_folders(arguments.runs)  # before what follows is imported
     with announced("loading libraries"):
         from evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
             report,

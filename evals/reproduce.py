@@ -10,6 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
+from evals.published.sections import find
 from tools.cli import CommandParser, add_json_option, dollars, positive, print_stdout, run_and_leave
 from tools.cli_options import parse_name_value
 from tools.installation import find_page
@@ -115,6 +116,8 @@ def command(arguments: argparse.Namespace) -> int:
 
     Cells that cannot be made anywhere are no failure, but cells not made here are.
     """
+    if arguments.name:  # before what follows is imported
+        find(arguments.name)
     with announced("loading libraries"):
         from evals.papers.reproduce import (
             reproduce_table,  # what these import takes time that --help has not

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import environments
 from agents import AGENTS
@@ -42,7 +42,6 @@ from tools.errors import (
     SextantError,
     UsageError,
 )
-from tools.installation import find_page
 from tools.interrupts import is_interrupted
 from tools.number_format import plural
 from tools.records import JsonObject
@@ -63,21 +62,10 @@ ABOUT = (
 )
 
 
-class _RemovedOption(argparse.Action):
-    """Refuses `--isolated`, which earlier versions had, with the page that replaces it."""
-
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        page = find_page("docs/guide/isolation.md")
-        raise UsageError(
-            f"{self.option_strings[0]} is gone; a container keeps judgements away: {page}"
-        )
-
-
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(prog="python -m evals.run", description=ABOUT)
     cli_options.add_options(command_line, Request)
-    command_line.add_argument("--isolated", action=_RemovedOption, nargs=0, help=argparse.SUPPRESS)
     command_line.lists.add("--task")
     add = command_line.add_argument
     add(
@@ -123,6 +111,7 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
     if arguments.task and names_several(arguments.task):
         return run_tasks(arguments, events)
     request = cli_options.from_options(Request, vars(arguments))
+    request.check_names()
     if arguments.dry_run:
         with announced("estimating the cost"):
             from evals.running import cost_estimate  # as above
@@ -196,6 +185,7 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
             requests[task] = cli_options.from_options(
                 Request, vars(arguments) | {"task": task, "data": data}
             )
+            requests[task].check_names()
     return requests
 
 

@@ -7,6 +7,7 @@ evals/scoring/score_run.py does it. Metrics that are asked for come after the ta
 import argparse
 from pathlib import Path
 
+from evals.run_folder import read_config
 from evals.scoring.metrics import LANGUAGE
 from tools.cli import CommandParser, add_json_option, grade, run_and_leave
 from tools.cli_options import RELEVANT_FROM
@@ -36,6 +37,7 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
+    read_config(arguments.run)  # before what follows is imported
     with announced("loading libraries"):
         from evals.scoring.score_run import rescore  # NumPy: not for --help
         from evals.scoring.score_table import show_scores  # rich: not for --help

@@ -120,6 +120,7 @@ def command(arguments: argparse.Namespace) -> int:
     address = _place(arguments)
     arguments.program = f"served:{arguments.agent}"
     request = cli_options.from_options(Request, vars(arguments))
+    request.check_names()
     if arguments.print_config:
         words = [word for word in sys.argv[1:] if word != "--print-config"]
         # Paths may be read in another folder.

@@ -59,17 +59,18 @@ def run(
     """Run the cells of a study that are not finished, and write its results; or, as a dry run,
     estimate the cost.
     """
-    with announced("loading libraries"):
-        from evals.reporting import figure_layout  # NumPy, matplotlib: not for --help
-        from evals.studies import (  # NumPy, matplotlib, pydantic, rich: not for --help
-            cell_states,
-            results,
-            run_cells,
-            study_file,
-        )
+    from evals.studies import study_file  # pydantic: not for --help
 
     study = study_file.read_study(Path(file))
     cells = study_file.expand_cells(study, runs)
+    with announced("loading libraries"):
+        from evals.reporting import figure_layout  # NumPy, matplotlib: only once names are right
+        from evals.studies import (  # NumPy, matplotlib, rich: as above
+            cell_states,
+            results,
+            run_cells,
+        )
+
     with announced(f"looking up the names of {study.name}"):
         run_cells.validate_rows(cells)
     if dry_run:
@@ -150,7 +151,7 @@ def command(arguments: argparse.Namespace) -> int:
         json.dumps(result.json) + "\n" if arguments.json else result.text,
         kept="in the folder of the study",
     )
-    return result.end()
+    return result.end(has_reasons=not (arguments.json or arguments.dry_run))
 
 
 make_callable(__name__, "evals.python_interface:study")

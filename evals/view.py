@@ -100,6 +100,9 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Serve, or export."""
+    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+
+    find_folders(arguments.runs, unanswered=True)  # before what follows is imported
     if arguments.export:
         export(arguments)
     elif (

@@ -39,6 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
         show_table(as_json=arguments.json)
         return 0
     request = cli_options.from_options(CompileRequest, vars(arguments))
+    request.check_names()
     with announced("loading libraries"):
         from optimizers.compile_program import compile_program  # DSPy, which takes seconds
         from optimizers.result_report import print_result  # as above

@@ -29,6 +29,7 @@ from optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, sp
 from programs.compiled import Compiled, get_prompts, write
 from tools import retrievers, schemas
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
+from tools.files import hide_folders
 from tools.models import model_spec as models
 from tools.models import secrets
 from tools.number_format import plural
@@ -317,7 +318,9 @@ def _repeat_hint(problem: SextantError) -> str:
 
 
 def _write_learnt(study: CandidateEvaluator, learnt: JsonMapping) -> None:
-    run_folder.write(study.folder / "learnt.json", json.dumps(learnt, indent=2) + "\n")
+    run_folder.write(
+        study.folder / "learnt.json", json.dumps(hide_folders(learnt), indent=2) + "\n"
+    )
 
 
 def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate) -> Compiled:

@@ -11,7 +11,7 @@ from environments import choose_data, expand_tasks
 from evals.running.request import POOL_OPTION, Request, SharedRequest
 from tools.cli import positive
 from tools.cli_options import Option, parse_name_value
-from tools.plugins import display_name
+from tools.plugins import TELEPROMPTERS, display_name, resolve
 
 EFFORT = ("light", "medium", "heavy")
 # The names in optimizers/teleprompters.py, which takes seconds to import.
@@ -110,6 +110,11 @@ class CompileRequest(SharedRequest):
             alone=SAME,
         ),
     ] = ""
+
+    def check_names(self, *, task_is_loaded: bool = False) -> None:
+        """Raise UsageError or DataError where a name is in no table, before libraries are imported."""
+        super().check_names(task_is_loaded=task_is_loaded)
+        resolve("optimizer", self.optimizer, dict.fromkeys(OPTIMIZERS, ""), TELEPROMPTERS)
 
     @property
     def optimizer_label(self) -> str:

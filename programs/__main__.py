@@ -8,7 +8,7 @@ import argparse
 import json
 from typing import Any
 
-from evals.running.request import find_program, parse_parameters
+from evals.running.request import find_program, parse_parameters, resolve_program
 from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
 from tools.cli_options import parse_name_value
 from tools.errors import UsageError
@@ -53,6 +53,7 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the prompts, or the graph."""
+    resolve_program(arguments.program)  # before what follows is imported
     with announced(f"loading {arguments.program}"):
         from evals.running.resolve import try_construct  # DSPy: not for --help
         from programs.prompts import describe, write_toml  # as above

@@ -6,6 +6,7 @@ Signals are handled in tools/interrupts.py, numbers are written in tools/number_
 import argparse
 import codecs
 import ctypes
+import difflib
 import gc
 import io
 import json
@@ -29,6 +30,7 @@ from tools.errors import (
     DataError,
     RunIncomplete,
     SextantError,
+    UnknownName,
     UsageError,
     check_docstrings,
 )
@@ -113,8 +115,8 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse with errors of a line, without abbreviated options, and no option loses its first
-    value.
+    """argparse with errors of a line that offer the nearest name, without abbreviated options, and no
+    option loses its first value.
 
     `prog` is `python -m MODULE`; it is replaced by the command as typed, as `sextant NAME`.
     argparse makes the `prog` of a sub-command from the `prog` of its parent and its name.
@@ -131,11 +133,21 @@ class CommandParser(argparse.ArgumentParser):
         self.register("action", "append", _Append)
         self.lists = set[str]()  # options that take a list, with commas between its values
         self._given = dict[tuple[int, str], Any]()
+        self._typed = list[str]()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse a command line, in which an option may have a single value."""
+        """Parse a command line, in which an option may have a single value; an unknown word is an error."""
         self._given.clear()
-        return super().parse_known_args(args, namespace)
+        self._typed = sys.argv[1:] if args is None else list(args)
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            kind = f"value of {action.option_strings[0]}" if action.option_strings else "command"
+            raise UnknownName(kind, value, action.choices)
 
     def check_repeat(
         self, action: argparse.Action, option: str | None, name: str, value: Any
@@ -161,7 +173,13 @@ class CommandParser(argparse.ArgumentParser):
             raise UsageError(f"{repeated} is given twice, as {values}; give it once")
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError, for exit code 2 without the usage block."""
+        """Raise UsageError, for exit code 2 without the usage block; first for an option that is unknown."""
+        for word in self._typed:
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in self._option_string_actions:
+                near = difflib.get_close_matches(option, self._option_string_actions, 1, 0.7)
+                hint = f"did you mean {near[0]}?" if near else "see --help"
+                raise UsageError(f"{self.prog} has no option {option}; {hint}")
         raise UsageError(f"{message}; see --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -465,37 +483,10 @@ def print_stderr(text: str, to: TextIO | None = None, *, whole: bool = False) ->
             stream.flush()
 
 
-def _draw_bar(
-    title: str,
-    share: float,
-    text: str,
-) -> None:
-    global _printed_at
-    bar = f" [{'=' * int(10 * share):10}]"
-    draw_line(title, f"{bar} {text}", narrow=f": {text}")
-    _printed_at = time.monotonic()
-
-
-def draw_line(title: str, text: str, narrow: str = "") -> None:
-    """Write a title and a text on the terminal over the last line that was drawn.
-
-    `narrow` is the text on a terminal that has no room for both; then the title is shortened.
-    """
+def draw_line(title: str, text: str) -> None:
+    """Write a title and a text on the terminal over the last line that was drawn; what has no room is cut off."""
     width = shutil.get_terminal_size().columns - 1
-    title = strip_control_characters(title)
-    if len(title) + len(text) > width:
-        text = narrow or text
-        title = _shorten_title(title, width - len(text))
-    _overwrite(f"{title}{text}"[:width])
-
-
-def _shorten_title(title: str, room: int) -> str:
-    """Return the beginning of a title that there is room for, without a part of a name."""
-    if len(title) <= room:
-        return title
-    beginning = title[: max(0, room) + 1]
-    end = max(beginning.rfind(sign) for sign in " (,:/")
-    return beginning[: max(0, end)]
+    _overwrite(f"{strip_control_characters(title)}{text}"[:width])
 
 
 def erase_line() -> None:
@@ -618,6 +609,7 @@ class Progress:
 
     def add(self, n: int = 1) -> None:
         """Count `n` more as done. KeyboardInterrupt after a signal."""
+        global _printed_at
         check_interrupts()
         with self._lock:
             self.done += n
@@ -637,6 +629,7 @@ class Progress:
             )
             text = f"{self.done:,} of {self._total:,} {self._unit}, {rate}{remaining}"
             if draws:
-                _draw_bar(self._what, self.done / self._total, text)
+                draw_line(self._what, f": {text}")
+                _printed_at = time_now
             else:
                 _LOG.info(f"{self._what}: {text}")

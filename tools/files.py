@@ -11,13 +11,14 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
 import tempfile
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO, TypeVar
@@ -503,6 +504,38 @@ def sync(path: Path) -> None:
     """Flush a file, or a folder's list of names, to disk. A new file needs both."""
     with _opened(path) as descriptor:
         os.fsync(descriptor)
+
+
+def hide_folders(value: Any) -> Any:
+    """Return JSON as others may read it: in its texts, a path in the working folder begins there, and the home
+    directory is ~. `find_place` leads back.
+    """
+    if isinstance(value, Mapping):
+        return {key: hide_folders(element) for key, element in value.items()}
+    if isinstance(value, list | tuple):
+        return [hide_folders(element) for element in value]
+    if not isinstance(value, str):
+        return value
+    here, home = str(Path.cwd()), str(Path.home())
+    for beginning, shown in ((f"{here}/", ""), (here, "."), (home, "~")):
+        if beginning.strip("/"):  # every path begins with the root
+            ends = "" if beginning.endswith("/") else r"(?![\w.-])"
+            value = re.sub(rf"(?<![\w.-]){re.escape(beginning)}{ends}", shown, value)
+    return value
+
+
+def find_place(text: str, below: Path) -> str:
+    """Return the whole path of a file or folder that `hide_folders` has shortened, or FILE.py:NAME in such a file.
+
+    A relative path is looked for from here, then from the folders above `below`. `text` itself if there is none.
+    """
+    path, colon, name = text.partition(".py:")
+    ending = f"{colon}{name}"
+    file = expand_user_path(f"{path}.py" if colon else path)
+    for folder in (Path.cwd(), *below.resolve().parents):
+        if (folder / file).exists():
+            return f"{folder / file}{ending.removeprefix('.py')}"
+    return text
 
 
 def sextant_home() -> Path:

@@ -72,15 +72,20 @@ def git_revision() -> str | None:
 
 
 def find_page(page: str) -> str:
-    """Return the path of a page such as "docs/guide/task.md": in the checkout, or the copy that a
-    wheel has in tools.
-
-    It is relative to the current folder if that is shorter.
+    """Return where to read a page such as "docs/guide/task.md": its path in a checkout, from the current folder if
+    that is the checkout; the command that prints the copy of a wheel.
     """
     path = (find_repository() or _ABOVE / "tools") / page
     if not path.is_file():  # our files were copied without them
         return f"{page} in a checkout of Sextant"
+    if not find_repository():
+        return f"`sextant docs {path.stem}`"
     return page if Path(page).resolve() == path.resolve() else str(path)
+
+
+def list_pages() -> list[Path]:
+    """Return the pages of the guide and of the decisions, in a checkout or in a wheel."""
+    return sorted((find_repository() or _ABOVE / "tools").glob("docs/[gd]*/*.md"))
 
 
 def explain_missing(package: str | None, extra: str) -> str:
@@ -134,7 +139,8 @@ def _find_source() -> str:
     url = str(origin.get("url", ""))
     if url.startswith("file:"):
         path = Path(unquote(urlsplit(url).path))
-        return str(path) if path.exists() else ""
+        is_there = path.is_file() or (path / "pyproject.toml").is_file()
+        return str(path) if is_there else ""
     if "vcs_info" in origin:
         return f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
     return url

@@ -1,21 +1,7 @@
-"""Numbers in words: durations, plurals, ordinals, and values of a configuration."""
+"""Numbers in words: durations, plurals, and values of a configuration."""
 
 import json
 from typing import Any
-
-_ORDINALS = (
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-)
-_SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
 
 
 def duration(seconds: float) -> str:
@@ -74,15 +60,6 @@ def count_failed(
         return f"{failed:,} of {answers:,}"
     composition = f"{queries(answers // repeats)}, {plural(repeats, repeat)}"
     return f"{failed:,} of {plural(answers, 'answer')} ({composition})"
-
-
-def ordinal(number: int) -> str:
-    """Write a position in an order: "second", "third", "21st"."""
-    if 1 <= number <= len(_ORDINALS):
-        return _ORDINALS[number - 1]
-    if number % 100 in (11, 12, 13):
-        return f"{number:,}th"
-    return f"{number:,}{_SUFFIXES.get(number % 10, 'th')}"
 
 
 def number(

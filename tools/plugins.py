@@ -70,11 +70,14 @@ def resolve(
 ) -> str:
     """Return the reference of `name`, "module:attribute" or FILE.py:NAME, without importing it.
 
-    UnknownName for none.
+    UnknownName for none, UsageError for a file that is not there.
     """
     if name in table:
         return table[name]
     if group and is_reference(name):
+        source, _, _ = name.rpartition(":")
+        if source.endswith(".py"):
+            resolve_file(source)
         return name
     if group and name.endswith(".py"):
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")

@@ -1,8 +1,8 @@
 """Text for a terminal: paragraphs, lists of names and tables, fitted to its width.
 
 Lines break between words. A table that is too wide first wraps its columns of words; then it is
-drawn in parts, each with the first column. In a file or a pipe,
-which have no width, paragraphs and tables stay whole; $COLUMNS gives them one.
+drawn in parts, each with the first column. In a file or a pipe, which have no width, paragraphs and
+tables stay whole; $COLUMNS gives them one.
 """
 
 import io
@@ -20,8 +20,6 @@ GAPS = (3, 2, 1)
 LONGEST_WORD = 30
 # Characters of a line on which a name of a list stands before its text.
 TERM_WIDTH = 24
-# Before a text of a list with a word that has no room beside the names.
-DEEPER = " " * 4
 # Characters of a column of words that is worth reading.
 NARROW = 12
 
@@ -99,7 +97,7 @@ def first_sentence(text: str | None) -> str:
 
 
 def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> str:
-    """Return names with their texts, a name a line; below it after a long name, or of a long word.
+    """Return names with their texts, a name a line; the text stands below a long name.
 
     An item without a name goes on with the text of the one before.
     """
@@ -110,22 +108,11 @@ def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> s
     for row in rows:
         name, text = map(strip_control_characters, row)
         margin = " " * (longest + 4)
-        if len(margin) + _longest_word([text]) > width:
-            margin = DEEPER
-        first = f"  {name:<{longest}}  "
-        if not name:
-            first = margin
-        elif len(first) > len(margin):
+        first = f"  {name:<{longest}}  " if name else margin
+        if len(first) > len(margin):
             lines.append(f"  {name}")
             first = margin
-        lines.append(
-            wrap(
-                text,
-                width,
-                first=first,
-                further=margin,
-            )
-        )
+        lines.append(wrap(text, width, first=first, further=margin))
     return "\n".join(lines)
 
 
@@ -157,30 +144,19 @@ class FittedWidths(NamedTuple):
 
 
 def _split(grid: Grid, width: int) -> list[Grid]:
-    """Return parts that fit, each with the columns that name its rows and as many others as there is
-    room for.
+    """Return parts that fit, each with the columns of words at the beginning, at most two, and as many others as there
+    is room for.
     """
-    keys = list(range(_count_keys(grid)))
-    others = range(len(keys), len(grid.heads))
+    keys = [0, 1] if 1 in grid.names else [0]
     parts = list[Grid]()
-    chosen = list(keys)
-    for column in others:
-        wider = grid.select([*chosen, column])
-        if len(chosen) > len(keys) and not _fit_widths(wider, width):
+    chosen = keys
+    for column in range(len(keys), len(grid.heads)):
+        if chosen != keys and not _fit_widths(grid.select([*chosen, column]), width):
             parts.append(grid.select(chosen))
-            chosen = list(keys)
-        chosen.append(column)
+            chosen = keys
+        chosen = [*chosen, column]
     parts.append(grid.select(chosen))
     return parts
-
-
-def _count_keys(grid: Grid) -> int:
-    """Return how many columns of words at the beginning tell the rows apart: at most two."""
-    labels = {row[0] for row in grid.rows}
-    has_repeats = len(labels) < len(grid.rows)
-    if has_repeats and 1 in grid.names:
-        return 2
-    return 1
 
 
 def _fit_widths(grid: Grid, width: int) -> FittedWidths | None:
@@ -194,9 +170,8 @@ def _fit_widths(grid: Grid, width: int) -> FittedWidths | None:
         if fitted.total <= width:
             return fitted
     least = _least_widths(grid)
-    for gap in GAPS[1:]:
-        if FittedWidths(least, gap).total <= width:
-            return _shrink(FittedWidths(natural, gap), least, width)
+    if FittedWidths(least, GAPS[-1]).total <= width:
+        return _shrink(fitted, least, width)
     return None
 
 

@@ -83,8 +83,6 @@ def run_config(
                 "kind": model.lm.server.kind.name,
                 "window": model.lm.server.window,
             },
-            # In runs of earlier versions: how the program was kept away from judgements.
-            "isolated": None,
             "folders": list_user_folders(resolved),
             **data_origin(environment),
         },

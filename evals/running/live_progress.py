@@ -1,20 +1,18 @@
-"""The progress of a run on a terminal: a table that is drawn in its own place.
+"""The progress of a run on a terminal, drawn in its own place.
 
-Its columns are in progress_words.py, and progress_display.py chooses between it and plain lines.
+Its words are in progress_words.py, and progress_display.py chooses between it and plain lines.
 """
 
 import sys
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from evals.running.events import Event, Progress, Tell, WaitEnded, WaitStarted
-from evals.running.progress_words import ProgressColumn, columns, waiting_words
+from evals.running.progress_words import plain_line, waiting_words
 from tools.cli import guard_prints, is_terminal, own_stream, strip_control_characters
 
-GAP = 2  # characters between columns
 WIDTH = 80  # characters of a terminal that does not say how wide it is
 
 
@@ -33,7 +31,7 @@ def start_live() -> Tell:
 
 
 class LiveProgress:
-    """A table that is drawn in its own place, over its former text, each time in a single write."""
+    """Text that is drawn in its own place, over its former text, each time in a single write."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -54,35 +52,13 @@ class LiveProgress:
         if isinstance(event, Progress):
             self._live.start()
             guard_prints()
-            self._live.update(table(event, self._console.width, waits=self._waits), refresh=True)
+            self._live.update(lay_out(event, waits=self._waits), refresh=True)
             if last:
                 self._live.stop()
 
 
-def _choose_columns(progress: Progress, width: int) -> list[ProgressColumn]:
-    """Return the most important columns that `width` characters hold; at least one."""
-    shown = columns(progress)
-    while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
-        shown.remove(max(shown, key=lambda column: column.place))
-    return shown
-
-
-def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
-    """Return as many columns as `width` characters hold, and below them the reason of a wait, if it
-    `waits`.
-    """
-    shown = _choose_columns(progress, width)
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for column in shown:
-        drawn.add_column(
-            Text(strip_control_characters(column.heading)), no_wrap=True, min_width=column.width
-        )
-    for row in range(3):
-        cells = []
-        for column in shown:
-            texts = [text for text in column.cells if text]
-            text = texts[row] if row < len(texts) else ""
-            cells.append(Text(text, column.colours[row]))
-        drawn.add_row(*cells)
+def lay_out(progress: Progress, *, waits: bool = False) -> RenderableType:
+    """Return the progress as text, and below it the reason of a wait, if it `waits`."""
     words = waiting_words(progress.status) if waits else ""
-    return Group(drawn, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
+    figures = Text(strip_control_characters(plain_line(progress)), overflow="fold")
+    return Group(figures, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))

@@ -1,96 +1,16 @@
-"""The progress of a run in words: as columns of a table, or in a line.
+"""The progress of a run in words.
 
 Reasons to wait come from providers, so they are stripped of control characters. live_progress.py
 and progress_display.py print them.
 """
 
 import math
-from typing import NamedTuple
 
 from evals.running.events import Progress
 from tools.cli import strip_control_characters
 from tools.models.run_resources import CallStats
 from tools.number_format import queries
 from tools.records import Usage
-
-
-class ProgressColumn(NamedTuple):
-    """A heading, its cells, and how soon it is left out on a narrow terminal: the largest `place` goes first."""
-
-    heading: str
-    cells: list[str]
-    least: int  # characters, so that nothing moves while numbers grow
-    place: int
-    colours: tuple[str, ...] = ("", "", "")
-
-    @property
-    def width(self) -> int:
-        """Characters that it takes."""
-        return max(self.least, *map(len, (self.heading, *self.cells)))
-
-
-def columns(progress: Progress) -> list[ProgressColumn]:
-    """Return the columns of the table: up to three lines under each heading."""
-    calls = progress.status
-    usage = progress.status.usage
-    counts = [
-        f"{progress.done}/{progress.queries}",
-        _some(progress.owed, "pending"),
-        _some(progress.failed, "failed"),
-    ]
-    table_columns = [
-        ProgressColumn(
-            "queries",
-            counts,
-            8,
-            0,
-            ("green", "yellow", "yellow"),
-        )
-    ]
-    call_count = f"{_count(usage.calls)}{_of_expected(progress)}"
-    table_columns.append(
-        ProgressColumn(
-            "calls",
-            [call_count, *_apart(calls)],
-            11,
-            5,
-        )
-    )
-    if calls.limit:
-        flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
-        table_columns.append(
-            ProgressColumn(
-                "in flight",
-                flight,
-                9,
-                2,
-            )
-        )
-    if _is_paid(usage):
-        tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
-        table_columns.append(
-            ProgressColumn(
-                "tokens",
-                tokens,
-                8,
-                6,
-            )
-        )
-        table_columns.append(
-            ProgressColumn(
-                "dollars",
-                _dollars(progress),
-                14,
-                1,
-            )
-        )
-    mean = []
-    if progress.mean is not None:
-        mean = [f"{progress.mean:.4f}", "so far"]
-    table_columns.append(ProgressColumn(progress.metric, mean, 7, 4))
-    times = [clock(progress.elapsed), _left(progress)]
-    table_columns.append(ProgressColumn("elapsed", times, 10, 3))
-    return table_columns
 
 
 def plain_line(progress: Progress) -> str:

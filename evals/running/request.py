@@ -8,6 +8,7 @@ name=value` sets a keyword parameter of a program's constructor, or a limit of e
 `LIMITS`.
 """
 
+import ast
 import difflib
 import os
 import shlex
@@ -15,6 +16,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +24,7 @@ import environments
 from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.running import object_programs
-from evals.scoring.metrics import LANGUAGE, canonicalize_metric
+from evals.scoring.metrics import LANGUAGE, canonicalize_metric, check_metric
 from programs import PROGRAMS, SCHEMES
 from tools import cli_options, files, retrievers
 from tools import plugins as names
@@ -31,7 +33,8 @@ from tools.cli_options import RELEVANT_FROM, Option, list_parameters, parse_name
 from tools.errors import DataError, UnknownName, UsageError
 from tools.files import InputFilePath
 from tools.installation import find_page
-from tools.models.model_spec import ModelSettings
+from tools.models.model_spec import ModelSettings, add_scheme
+from tools.models.model_spec import parse as parse_model
 from tools.records import Query
 from tools.retrievers import RETRIEVERS
 from tools.retrievers.expressions import Expression, Expressions
@@ -162,6 +165,7 @@ class SharedRequest(ModelSettings):
         Option(
             "the model: offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM",
             "SPEC",
+            add_scheme,
         ),
     ] = field(default_factory=lambda: os.environ.get("SEXTANT_LM") or "offline")
     env: Annotated[
@@ -213,6 +217,33 @@ class SharedRequest(ModelSettings):
             instructions = [environments.read_instruction(self.instruction, name) for name in names]
             if len(instructions) == 1:  # else each task reads its own, where it is loaded
                 object.__setattr__(self, "instruction", instructions[0])
+
+    def check_names(self, *, task_is_loaded: bool = False) -> None:
+        """Raise UsageError, or DataError for a file, where a name is in no table, before libraries are imported.
+
+        What only an import tells is looked up in resolve.py: a user's own program, the options of a retriever.
+        """
+        tasks = [] if task_is_loaded else self.tasks
+        for task in tasks:
+            environments.locate_task(task, environments.choose_data(task, self.data, tasks))
+        if self.program in SYSTEMS:
+            declared = _read_parameters(SYSTEMS[self.program])
+            for name in self.parameters:
+                _check_parameter(self.program, name, declared)
+        if self.retriever is not None and "{" not in self.retriever:  # --range fills it in
+            retrievers.check_kinds(self.retriever)
+        parse_model(self.lm)
+        for name in ("compiled", "prompts", "start"):
+            file = getattr(self, name, None)
+            if file is not None and not file.exists():
+                raise DataError(f"--{name} {file}: there is no such file")
+        for metric in getattr(self, "metrics", ()):
+            check_metric(metric)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that are asked."""
+        return [self.task]
 
     @property
     def program_label(self) -> str:
@@ -394,6 +425,37 @@ def _open_clients(scheme: str) -> Any:
     return names.load_object("scheme", scheme, SERVERS)()
 
 
+def _read_parameters(reference: str) -> list[str]:
+    """Return the parameters that the classes of a program of ours annotate, from their source: DSPy takes seconds."""
+    module, _, class_name = reference.partition(":")
+    spec = find_spec(module)
+    assert spec and spec.origin
+    statements = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    modules = {
+        alias.name: statement.module
+        for statement in statements
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    names = list[str]()
+    for statement in statements:
+        if isinstance(statement, ast.ClassDef) and statement.name == class_name:
+            for base in statement.bases:
+                if isinstance(base, ast.Name):
+                    names += _read_parameters(f"{modules.get(base.id, module)}:{base.id}")
+            for line in statement.body:
+                if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line):
+                    names.append(ast.unparse(line.target))
+    return names
+
+
+def _check_parameter(program: str, name: str, parameters: Collection[str]) -> None:
+    """Raise UnknownName unless `-P name` is a parameter of the program, or a limit of each query."""
+    if name not in parameters and name not in LIMITS:
+        near = LIMITS if parameters else difflib.get_close_matches(name, LIMITS)
+        raise UnknownName(f"parameter of {program}", name, [*parameters, *near])
+
+
 def parse_parameters(
     program: str,
     constructor: Any,
@@ -433,9 +495,7 @@ def parse_parameters(
     for name, text in assignments.items():
         if name in limited:
             continue
-        if name not in parameters:
-            near = LIMITS if parameters else difflib.get_close_matches(name, LIMITS)
-            raise UnknownName(f"parameter of {program}", name, [*parameters, *near])
+        _check_parameter(program, name, parameters)
         values[name] = read_value(name, str(text), parameters[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
             raise UsageError(

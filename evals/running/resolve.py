@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import environments
 from environments.base import Environment
 from evals import run_folder
 from evals.running import candidate_pools
@@ -22,7 +21,6 @@ from evals.running.request import (
     parse_parameters,
     query_limits,
 )
-from evals.scoring.metrics import check_metric
 from programs.base import check_offline
 from tools import plugins as names
 from tools import retrievers, user_files
@@ -30,7 +28,6 @@ from tools.corpus import Corpus
 from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.files import sextant_home
 from tools.models.budget import unknown_price
-from tools.models.model_spec import parse as parse_model
 from tools.models.model_spec import price_is_known
 from tools.models.run_resources import RunResources
 from tools.number_format import plural
@@ -90,6 +87,7 @@ def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedReques
     if request.has_own_processes and request.workers not in (None, 1):
         conflict = f"--workers {request.workers} does not go with --program {request.program}"
         raise UsageError(f"{conflict}, which has processes of its own; leave it out")
+    request.check_names(task_is_loaded=task_is_loaded)
     compiled = _read_compiled(request)
     constructor = find_program(request.program, request.env)
     limits = query_limits(request.parameters)
@@ -109,11 +107,6 @@ def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedReques
     pool = None if request.pool is None else candidate_pools.read(request.pool, spec)
     for part in (spec, *(pool.parts if pool else ())):
         retrievers.validate(part)
-    if not task_is_loaded:
-        environments.locate_task(request.task, request.data)
-    parse_model(request.lm)
-    for metric in request.metrics:
-        check_metric(metric)
     fixed = frozenset(request.parameters) | compiled_parameters.keys()
     resolved = ResolvedRequest(request, constructor, values, fixed, limits, spec, pool, compiled)
     check_prices(request, [request.lm], resolved.all_retrievers)

@@ -92,7 +92,8 @@ class RunStatus:
         self.fault: str | None = None
         self._folder = folder
         request = ready.resolved.request
-        self._command = " ".join((typed_as("evals.run"), shlex.join(to_command_line(request))))
+        words = files.hide_folders(to_command_line(request))
+        self._command = f"{typed_as('evals.run')} {shlex.join(words)}"
         self._queries = len(ready.environment.queries)
         self._calls = ready.model.terms.status
         self._clock = clock

@@ -30,6 +30,7 @@ from evals.run_folder import (
 from evals.scoring.anytime_ranking import submit_anytime
 from tools import session
 from tools.errors import AbortCompilation, DataError, LimitReached, RunIncomplete, SextantError
+from tools.files import hide_folders
 from tools.interrupts import check_interrupts, may_interrupt, wait_until
 from tools.models.language_model import ConnectedModel
 from tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
@@ -495,5 +496,5 @@ def _fields_of_failure(query: Query, opened: Session | None, error: BaseExceptio
 
 
 def _shorten(text: str) -> str:
-    """Return the beginning of a text of somebody's exception, without secrets."""
-    return redact(text[: 2 * _LONGEST_TEXT])[:_LONGEST_TEXT]
+    """Return the beginning of a text of somebody's exception, without secrets and the user's folders."""
+    return str(hide_folders(redact(text[: 2 * _LONGEST_TEXT])))[:_LONGEST_TEXT]

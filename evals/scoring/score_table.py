@@ -11,7 +11,7 @@ from evals.scoring.reference_runs import list_bounds
 from programs import SCHEMES
 from tools import pool_kinds
 from tools.cli import print_json, print_stdout
-from tools.number_format import count_of, number, ordinal, plural, queries
+from tools.number_format import count_of, number, plural, queries
 from tools.records import JsonMapping, JsonObject
 from tools.result_table import ResultTable, TextBlock, render_terminal
 from tools.session import UNFOUND_ID
@@ -52,8 +52,6 @@ def _headings(scores: Scores) -> Iterator[str]:
     compiled_on = (scores.get("compiled") or {}).get("task", "").split(",")
     if scores["split"] != "test" and scores["task"] in compiled_on:
         yield "dev queries are among these: it was compiled on them"
-    if scores.get("isolated"):
-        yield f"the program ran {scores['isolated']}"
     if pool := scores["pool"]:
         content = "of what was found"
         kind = pool_kinds.read_kind(scores)
@@ -181,7 +179,7 @@ def _footings(scores: Scores) -> Iterator[str]:
     yield from _model_troubles(scores)
     if scores.get("looks", 0) > 1 and scores["split"] != "dev":
         yield (
-            f"{ordinal(scores['looks'])} evaluation of {scores['program']} on these test queries "
+            f"evaluation {scores['looks']} of {scores['program']} on these test queries "
             f"of {scores['task']} ({scores['data']})"
         )
     ledger = scores.get("ledger", {})

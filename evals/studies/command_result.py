@@ -18,16 +18,18 @@ class CommandResult(NamedTuple):
     problem: SextantError | None = None
     # Queries that programs failed, which score 0.
     failed: int = 0
-    # A line for each problem, if there are several.
+    # A line for each problem.
     reasons: Sequence[str] = ()
     # The lines and tables of `text`.
     blocks: Sequence[Any] = ()
     # Draws the means of a study.
     draw: Callable[[], Any] | None = None
 
-    def end(self) -> int:
-        """Return the exit code, or raise the problem after the reasons: 7 if queries failed."""
-        for reason in self.reasons:
+    def end(self, *, has_reasons: bool = False) -> int:
+        """Return the exit code, or raise the problem, after the reasons unless the text that was printed has them:
+        7 if queries failed.
+        """
+        for reason in () if has_reasons else self.reasons:
             print_stderr(reason)
         if self.problem:
             raise self.problem

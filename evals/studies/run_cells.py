@@ -97,7 +97,6 @@ def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], Se
     """Return a line for each reason why cells are unfinished, and the error that ends the command.
 
     Its exit code is that of a budget, else of a run that broke off, of a refusal, of missing data.
-    A single reason is in the error, without a line of its own.
     """
     if not unfinished:
         return [], None
@@ -109,9 +108,6 @@ def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], Se
         f"{plural(len(unfinished), 'cell')} of {cells} unfinished, and the same command goes on "
         f"with them"
     )
-    if len(reasons) == 1:
-        first = unfinished[0]
-        return [], problem.saying(f"{total}; {first.row} on {first.task}: {problem}")
     lines = []
     for reason, alike in reasons.items():
         first = alike[0]
@@ -181,10 +177,8 @@ class StudyProgress:
         self._ended += 1
         if self.draws:
             return self._show(result.cell, text)
-        reason = result.unfit or str(result.problem or "")
         print_stderr(
-            f"{self._ended} of {self._total}: {result.cell.row}, {result.cell.task}: "
-            f"{text}{reason and f' ({reason})'}"
+            f"{self._ended} of {self._total}: {result.cell.row}, {result.cell.task}: {text}"
         )
 
     def _show(self, cell: StudyCell, text: str) -> None:

@@ -6,6 +6,7 @@ Whether a row fits a task is known only when the task's data is there (work.py).
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ import environments
 from evals.running.request import Request
 from evals.scoring.metrics import canonicalize_metric, check_metric
 from tools import cli_options, files, schemas
-from tools.errors import UnknownName, UsageError
+from tools.errors import FAULTS, UnknownName, UsageError
 from tools.installation import find_page
 from tools.records import JsonMapping, JsonObject
 
@@ -119,6 +120,8 @@ def _make_cells(
     cells = []
     for task in own_tasks:
         request = cli_options.make_request(Request, _ask_about(task, settings))
+        with suppress(*FAULTS):  # a file that is not there is no reason to refuse the other rows
+            request.check_names()
         cells.append(StudyCell(row, task, request))
     return cells
 
@@ -131,7 +134,7 @@ def _without_seed(request: Request) -> Request:
 def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
     """Return the full names of tasks, or the places of data of the user's own, each once."""
     data = study.fixed.get("data")
-    tasks = [task for name in names for task in list_tasks(name)]
+    tasks = [task for name in files.hide_folders(names) for task in list_tasks(name)]
     full_names = [
         task if environments.is_place(task) else environments.locate_task(task, data)[0]
         for task in tasks
@@ -230,4 +233,4 @@ def _describe(flat: JsonMapping, differ: Sequence[str]) -> str:
             words.append(str(flat[key]))
         else:
             words.append(f"{key.removesuffix('=')}={flat[key]}")
-    return " ".join(words) or str(flat.get("program", ""))
+    return str(files.hide_folders(" ".join(words) or str(flat.get("program", ""))))

@@ -18,7 +18,7 @@ from tools.cli import (
 )
 from tools.cli_options import add_options, from_options
 from tools.errors import UsageError
-from tools.models.model_spec import ModelSettings, split_server
+from tools.models.model_spec import ModelSettings, parse, split_server
 from tools.models.secrets import read_keys
 from tools.result_table import CommandLine, DefinitionList, show
 from tools.waiting import announced
@@ -49,6 +49,8 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "offline is no model, so there is nothing to check; name a model, as for --lm"
         )
+    if split_server(spec)[0]:
+        parse(spec, "check")
     with announced("loading libraries"):
         from tools.models import model_check  # DSPy: not for --help
 

@@ -858,6 +858,7 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
         raise UsageError(
             f"--extra-body has {field!r}, which each request has already; leave it out"
         )
+    spec = models.add_scheme(spec)
     name, url = models.parse(spec)
     models.check_provider(name, url)
     cost = prices.price(spec, terms.prices)

@@ -161,12 +161,24 @@ SERVER_KEY = "SEXTANT_API_KEY"
 # Where the address of a server begins. Names of models have an @ in them, too: @cf/meta/llama-3,
 # claude-3-5-sonnet@20240620
 _SERVER = re.compile(r"@(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+# An address without a scheme: a host with a port, or one that is given by its number, or this machine
+_BARE_SERVER = re.compile(
+    r"@(?=(?:[^@/]+:\d+|\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|localhost)(?:/|\Z))", re.IGNORECASE
+)
 # What is added to an address for a request
 _REQUEST_PATH = re.compile(r"/(?:chat/completions|completions|responses|embeddings)/?\Z")
 
 
+def add_scheme(spec: str) -> str:
+    """Return `MODEL@HOST:PORT` as `MODEL@http://HOST:PORT`, any other spec as it is. An argument type."""
+    if _SERVER.search(spec):
+        return spec
+    return _BARE_SERVER.sub("@http://", spec, count=1)
+
+
 def split_server(spec: str) -> tuple[str, str]:
     """Return the name and the URL of `MODEL@URL`, the URL "" if `spec` has none."""
+    spec = add_scheme(spec)
     server = _SERVER.search(spec)
     return (spec[: server.start()], spec[server.end() :]) if server else (spec, "")
 
@@ -198,6 +210,10 @@ def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
     if not (provider and slash and model):
         forms = "offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
         raise UsageError(f"{option} {spec!r} names no model; write {forms}")
+    name, at, _ = provider.partition("@")
+    if name and at:  # what follows may have a key in it
+        form = "MODEL@http://host:port/v1, or with https"
+        raise UsageError(f"{option} {name + '@...'!r} names a server without http; write {form}")
     return spec, ""
 
 

@@ -194,6 +194,16 @@ def canonicalize(text: str) -> RetrieverSpec:
     return _check(parse(text))
 
 
+def check_kinds(text: str) -> None:
+    """Raise UsageError if `text` has no such form, UnknownName for a kind in no table. Nothing is imported."""
+    todo = [parse(text)]
+    for spec in todo:
+        if spec.kind not in EMBEDDERS:
+            kind = _USER_FILES.get(spec.kind, spec.kind)
+            plugins.resolve("retriever", kind, RETRIEVERS, plugins.RETRIEVERS)
+        todo += spec.parts
+
+
 def build(
     spec: str | RetrieverSpec,
     corpus: "Corpus",

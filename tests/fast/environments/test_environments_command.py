@@ -128,7 +128,7 @@ def test_search_as_for_a_query_keeps_to_its_pool_and_shows_its_judgements(comman
         (("search", "congress", "x", "--retriever", "pool_bm25"), 2, "give --query-id"),
         (("show", "congress", "--data", "full"), 3, "environments fetch obliq/congress"),
         (("check", "books", "--data", "/nowhere"), 3, "is not a folder"),
-        (("cehck", "books"), 2, "invalid choice"),
+        (("cehck", "books"), 2, "did you mean 'check'?"),
     ],
 )
 def test_bad_input_is_one_line_and_a_code(command, words, code, said):

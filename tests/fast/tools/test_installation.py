@@ -120,12 +120,18 @@ WHEEL = "sextant_search-7.1-py3-none-any.whl"
             {"url": "file:///gone/" + WHEEL, "archive_info": {}},
             "pip install 'openenv-core>=0.3' 'fastapi>=0.132'",
         ),
+        (
+            {"url": "file://{0}/emptied", "dir_info": {}},
+            "pip install 'openenv-core>=0.3' 'fastapi>=0.132'",
+        ),
         ({}, "pip install 'openenv-core>=0.3' 'fastapi>=0.132'"),
     ],
 )
 def test_the_command_for_an_extra_names_what_sextant_was_installed_from(origin, command, tmp_path):
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / WHEEL).touch()
+    (tmp_path / "a b" / "pyproject.toml").touch()
+    (tmp_path / "emptied").mkdir()
     site = install(
         tmp_path / "site", **json.loads(json.dumps(origin).replace("{0}", str(tmp_path)))
     )
@@ -144,14 +150,18 @@ def test_in_a_checkout_the_command_for_an_extra_installs_the_checkout(tmp_path):
     )
 
 
-def test_a_page_is_named_by_a_path_that_leads_to_it_in_a_checkout_and_in_an_installation(tmp_path):
+def test_a_page_is_named_by_its_path_in_a_checkout_and_by_the_command_that_prints_it_in_an_installation(
+    tmp_path,
+):
     pages = {"tools/docs": install(tmp_path / "site"), "docs": install(tmp_path / "checkout")}
     (pages["docs"] / "pyproject.toml").write_text(PROJECT.format("sextant-search"))
     for folder, above in pages.items():
         page = above / folder / "guide" / "task.md"
         page.parent.mkdir(parents=True)
         page.write_text("How to")
-        assert ask(above, "installation.find_page('docs/guide/task.md')") == str(page)
+        named = str(page) if folder == "docs" else "`sextant docs task`"
+        assert ask(above, "installation.find_page('docs/guide/task.md')") == named
+        assert ask(above, "*installation.list_pages()") == str(page)
         page.unlink()
         assert (
             ask(above, "installation.find_page('docs/guide/task.md')")

@@ -25,7 +25,7 @@ from evals.running.events import (
     WaitEnded,
     WaitStarted,
 )
-from evals.running.live_progress import LiveProgress, table
+from evals.running.live_progress import LiveProgress, lay_out
 from evals.running.progress_display import PlainProgress
 from evals.running.progress_words import plain_line
 from tools.errors import BudgetReached, DataError, ProviderRefused
@@ -104,7 +104,7 @@ def told(lines):
 
 def drawn(progress, width, **named):
     text = io.StringIO()
-    Console(file=text, width=width).print(table(progress, width, **named))
+    Console(file=text, width=width).print(lay_out(progress, **named))
     return text.getvalue()
 
 
@@ -281,25 +281,19 @@ def test_the_command_tells_what_stays_owed_and_what_was_spent(run):
     assert rows[-2]["status"]["usage"]["calls"] == 20
 
 
-def test_the_table_says_all_that_there_is_to_know_at_80_characters():
-    lines = drawn(some(HELD), 80, waits=True).splitlines()
-    assert max(map(len, lines)) <= 80 and len(lines) == 5
-    assert lines[0].split("  ")[0] == "queries" and lines[0].split()[-1] == "elapsed"
+def test_a_terminal_says_all_that_there_is_to_know_at_80_characters():
+    *lines, last = drawn(some(HELD), 80, waits=True).splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) == 3
+    assert " ".join(lines).split() == plain_line(some(HELD)).split()
     for expected in (
-        ["38/120", "1204", "16 of 32", "1.2M in", "$1.23 so far", "0.5000", "3:12"],
-        [
-            "2 pending",
-            "311 cached",
-            "8 waiting",
-            "311k out",
-            "$8.20 to come",
-            "so far",
-            "32:53 left",
-        ],
-        ["2 failed", "4 failed", "$1.50 list"],
+        "38/120 queries",
+        "1204 of ~",
+        "16 of 32 in flight",
+        "$8.20 to come",
+        "4 failed",
     ):
-        assert re.split(r"  +", lines.pop(1).strip()) == expected
-    assert lines.pop() == "waiting 12 s: the provider asks to wait (429); 8 calls wait"
+        assert expected in plain_line(some(HELD)), expected
+    assert last == "waiting 12 s: the provider asks to wait (429); 8 calls wait"
 
 
 @pytest.mark.parametrize("width", [1, 7, 20, 33, 47, 64, 79, 200])

@@ -153,9 +153,3 @@ def test_the_lines_of_python_work_in_a_clean_process(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert len(done.stdout.splitlines()) == 6
-
-
-def test_the_option_that_is_gone_names_the_page_that_replaces_it(run):
-    refused = run("--task", "congress", "--program", "multihop", "--isolated")
-    assert refused.code == 2 and refused.err.count("\n") == 1
-    assert "--isolated" in refused.err and "docs/guide/isolation.md" in refused.err

@@ -69,7 +69,7 @@ def test_a_run_says_which_look_it_is_from_the_second_on(run, tmp_path):
     assert "look " not in run(*task).out
     assert run(*task, "--json").json["looks"] == 1  # the same run again
     assert (
-        "second evaluation of retrieve on these test queries of obliq/congress (mini)\n"
+        "evaluation 2 of retrieve on these test queries of obliq/congress (mini)\n"
         in run(*task, "--split", "all").out
     )
     assert "look " not in run(*task, "--split", "dev").out

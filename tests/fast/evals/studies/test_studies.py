@@ -273,7 +273,7 @@ class Mine(Retriever):
     assert "does not apply" not in {cell["state"] for cell in ahead["cells"]}
     done = command(study)
     assert done.code == 2 and "does not apply" not in done.err
-    assert "1 cell of 2 unfinished" in done.err and "the index of Mine is not there" in done.err
+    assert "1 cell of 2 unfinished" in done.err and "the index of Mine is not there" in done.out
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ import shlex
 import pytest
 from bad_server import always, fine, told
 
+from tools.errors import UsageError
 from tools.models import __main__ as models
 from tools.models import model_check
+from tools.models.model_spec import parse
 from tools.models.speed import Speed
 
 
@@ -64,6 +66,30 @@ def test_a_name_that_the_server_refuses_is_answered_with_the_nearest_that_it_has
 def test_what_cannot_be_checked_is_said_in_a_line(check, spec, code, says):
     done = check(*spec.split())
     assert done.code == code and says in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "url"),
+    [
+        ("qwen@127.0.0.1:9999/v1", "openai/qwen", "http://127.0.0.1:9999/v1"),
+        ("qwen2.5:7b@localhost:11434/v1", "openai/qwen2.5:7b", "http://localhost:11434/v1"),
+        ("org/model@gpu7:8000/v1", "openai/org/model", "http://gpu7:8000/v1"),
+        ("qwen@[::1]/v1", "openai/qwen", "http://[::1]/v1"),
+        ("qwen@https://gpu7:8000/v1", "openai/qwen", "https://gpu7:8000/v1"),
+        ("vertex_ai/claude@20240620", "vertex_ai/claude@20240620", ""),
+        ("cloudflare/@cf/meta/llama-2", "cloudflare/@cf/meta/llama-2", ""),
+    ],
+)
+def test_an_address_with_a_port_or_of_this_machine_needs_no_scheme(spec, name, url):
+    assert parse(spec) == (name, url)
+
+
+def test_any_other_address_without_a_scheme_is_refused_without_showing_what_may_be_a_key():
+    with pytest.raises(
+        UsageError, match=r"'qwen@\.\.\.' names a server without http; write"
+    ) as error:
+        parse("qwen@key:secret@api.example.com/v1")
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(

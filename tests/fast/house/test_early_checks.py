@@ -1,0 +1,84 @@
+"""A name that is in no table, or a file that is not there, is refused before a library is loaded that takes seconds."""
+
+import subprocess
+import sys
+
+from conftest import ROOT
+
+from evals.running.request import SYSTEMS, _read_parameters, find_program
+from tools.cli_options import list_parameters
+
+RUN = "evals.run --program multihop --task congress"
+STUDY = """name = "s"
+tasks = ["congress"]
+[rows]
+program = ["retrieve", "mulithop"]
+"""
+# What is typed -> a part of what is answered
+MISTYPED = {
+    "evals.run --program mulithop --task congress": "did you mean 'multihop'?",
+    "evals.run --program mine.py:answer --task congress": "there is no file mine.py",
+    "evals.run --program multihop --task congres": "did you mean 'congress'?",
+    "evals.run --program multihop --task congress,bokos": "did you mean 'books'?",
+    f"{RUN} --retriever bm52": "did you mean 'bm25'",
+    f"{RUN} --retriever rerank(bm25,dnse)": "did you mean 'dense'",
+    f"{RUN} --compiled missing.json": "--compiled missing.json: there is no such file",
+    f"{RUN} -P hosp=3": "did you mean 'hops'",
+    f"{RUN} --lm qwen": "'qwen' names no model",
+    f"{RUN} --metric nDGC@10": "no metric is called 'nDGC@10'",
+    f"{RUN} --tier priority --limti 3": "has no option --tier",
+    f"{RUN} --limti 3": "has no option --limti; did you mean --limit?",
+    f"{RUN} --api caht": "no value of --api is called 'caht'; did you mean 'chat'?",
+    "evals.study study.toml": "did you mean 'multihop'?",
+    "evals.study missing.toml": "missing.toml cannot be read",
+    "evals.compare runs/a runs/b": "runs/a is not a run folder",
+    "evals.score runs/a": "runs/a is not a run folder",
+    "evals.export runs/a --to trec --out x": "runs/a is not a run folder",
+    "evals.replay runs/a --retriever bm25": "runs/a is not a run folder",
+    "evals.curves runs": "runs holds no run folder",
+    "evals.behaviour runs": "runs holds no run folder",
+    "evals.report runs --out x": "runs holds no run folder",
+    "evals.report runs --uot x": "has no option --uot; did you mean --out?",
+    "evals.view runs": "runs holds no run folder",
+    "evals.judge --task congress --runs runs": "runs holds no run folder",
+    "evals.import_run missing --task congress": "there is no file missing",
+    "evals.serve --task congres --mcp stdio": "did you mean 'congress'?",
+    "evals.reproduce obliq/tabel2": "did you mean 'obliq/table2'",
+    "evals.build.__main__ chekc": "did you mean 'check'?",
+    "optimizers.compile --program multihop --task congress --optimizer gepaa": "did you mean 'gepa'?",
+    "environments.__main__ serach": "did you mean 'search'",
+    "environments.__main__ search congres word": "did you mean 'congress'?",
+    "programs.__main__ show mulithop": "did you mean 'multihop'?",
+    "tools.models.__main__ check qwen": "'qwen' names no model",
+}
+SLOW = {"dspy", "langgraph", "litellm", "numpy", "pyarrow", "torch", "transformers"}
+SCRIPT = f"""
+import sys
+from importlib import import_module
+from tools.cli import run_command
+for line in {[*MISTYPED]!r}:
+    name, *words = line.split()
+    module = import_module(name)
+    code = run_command(module.parser(), module.command, words)
+    print(code, sorted({SLOW!r} & sys.modules.keys()), flush=True)
+"""
+
+
+def test_a_mistyped_name_or_path_is_answered_without_a_library_that_takes_seconds(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    words = [sys.executable, "-c", SCRIPT]
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "SEXTANT_HOME": str(tmp_path / "home")}
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    said, codes = ended.stderr.splitlines(), ended.stdout.splitlines()
+    assert len(said) == len(codes) == len(MISTYPED), ended.stderr
+    for (typed, expected), line, code in zip(MISTYPED.items(), said, codes, strict=True):
+        assert line.startswith("error: ") and expected in line, (typed, line)
+        assert code in ("2 []", "3 []"), (typed, code)
+
+
+def test_the_parameters_of_every_program_are_read_from_its_source_as_its_constructor_has_them():
+    for name, reference in SYSTEMS.items():
+        declared = [*dict.fromkeys(_read_parameters(reference))]
+        expected = [*list_parameters(find_program(name))]
+        assert [word for word in declared if word not in ("toolbox", "depth")] == expected, name
