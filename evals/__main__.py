@@ -44,6 +44,7 @@ COMMANDS = {
     "retrievers": ("tools.retrievers", "list retrievers and models; list and delete indexes"),
     "models": ("tools.models", "check a model: what works, how fast it is, which options it needs"),
     "doctor": ("evals.doctor", "say what is here: packages, disk, GPU, keys, servers, data"),
+    "docs": ("evals.docs", "print a page of the guide"),
     "cache": ("programs.lm cache", "list, show, export and clear the answers that were paid for"),
 }
 
