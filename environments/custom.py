@@ -640,9 +640,11 @@ def draft_benchmark_toml(
     if columns:
         lines.append(f"columns = {schemas.to_toml(columns)}  # what the files call them")
     findings = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
-    return "\n".join(
-        [*(f"# {strip_control_characters(sentence)}" for sentence in findings), *lines]
-    ) + "\n", findings
+    comments = [
+        f"# {strip_control_characters(sentence).replace(str(folder), folder.name)}"
+        for sentence in findings
+    ]
+    return "\n".join([*comments, *lines]) + "\n", findings
 
 
 SUITE = Suite(

@@ -405,7 +405,8 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
             _check_same_config(path, config)
         # Written again on resuming: the data may have moved, and so the provenance may have
         # changed.
-        write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+        shown = config | {PROVENANCE: files.hide_folders(config[PROVENANCE])}
+        write(path / "config.json", json.dumps(shown, indent=2, sort_keys=True) + "\n")
         yield RunFolder(
             path.absolute(),
             path,
@@ -429,9 +430,10 @@ def read_config(path: Path, *, named: bool = True) -> Config:
         )
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
-    if config["data"] != (data := config[PROVENANCE]["data"]) and config["data"] in _RELEASES | {
-        data
-    }:
+    provenance = config[PROVENANCE]
+    if provenance["folder"]:
+        provenance["data"] = provenance["folder"] = files.find_place(provenance["folder"], path)
+    if config["data"] != (data := provenance["data"]) and config["data"] in _RELEASES | {data}:
         raise DataError(
             f"{path / 'config.json'} was edited: its data are {config['data']} and {data}; put it "
             f"back"

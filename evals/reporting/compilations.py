@@ -92,7 +92,7 @@ def _row(file: Path) -> list[str]:
             str(gain["candidates"]),
             str(record["usage"]["calls"]),
             price,
-            file.parent.as_posix(),
+            files.hide_folders(file.parent.as_posix()),
         ]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DataError(

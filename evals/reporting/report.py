@@ -30,6 +30,7 @@ from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import require_metrics
 from evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
 from tools.errors import DataError, UnknownName
+from tools.files import hide_folders
 from tools.number_format import number, plural, queries
 from tools.result_table import ResultTable
 
@@ -75,7 +76,10 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
             unknown = UnknownName("metric of these runs", name, metric_names)
             raise problems[0] if problems else unknown
     groups, forced = group_runs(runs, force=force)
-    left_out = {path.as_posix(): reason for path, reason in sorted(unscored.items())}
+    left_out = {
+        hide_folders(path.as_posix()): hide_folders(reason)
+        for path, reason in sorted(unscored.items())
+    }
     sections = [_section(group, metrics) for group in groups]
     sections += _shared_sections(groups, metrics, paths, left_out)
     tasks = {task for group in groups for task in group.tasks}

@@ -114,7 +114,7 @@ def score(
     made_of = {"config": run_folder.digest(config)}
     closed.result()
     made_of |= {name: digests[name].result() for name in _DIGESTED}
-    scores = run_folder.seal_scores(scores | {"made_of": made_of})
+    scores = run_folder.seal_scores(files.hide_folders(scores) | {"made_of": made_of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
 
@@ -478,7 +478,6 @@ class _Tally:
             and {**config["compiled"], "file": provenance.get("compiled")},
             "retriever": name_retriever(config),
             "lm": config["lm"]["name"],
-            "isolated": provenance.get("isolated"),
             "queries": queries,
             "failed": self._counts["failed"],
             "failure": failures[0] if failures else None,

@@ -61,8 +61,8 @@ class ScoredRun:
 
     @property
     def name(self) -> str:
-        """Its path as given."""
-        return str(self.path)
+        """Its path as outputs have it."""
+        return str(files.hide_folders(str(self.path)))
 
     @property
     def contract(self) -> JsonObject:
