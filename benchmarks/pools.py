@@ -10,7 +10,7 @@ away which documents were put in.
 
 import argparse
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import fmean
 
 import environments
@@ -21,7 +21,7 @@ from tools import retrievers
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.files import sextant_home
 from tools.pool_kinds import WITH_RELEVANT
-from tools.retrievers.base import Retriever, Search
+from tools.retrievers.base import PoolRetriever, Retriever, Search
 
 METRIC = "nDCG@10"
 LOTS = 20  # orders by chance of each query
@@ -80,18 +80,12 @@ def measured(
     places = range(0, pool.size, max(1, pool.size // 20))
     values: dict[str, list[dict[int, float]]] = {}
     for query in made.queries:
-        candidates = query.candidates or frozenset()
-        search = Search(query.text, query.objective, query.excluded)
-
-        def ordered(hits: Sequence[str], candidates: frozenset[str] = candidates) -> list[str]:
-            return [doc_id for doc_id in hits if doc_id in candidates] + sorted(
-                candidates.difference(hits)
-            )
-
+        search = Search(query.text, query.objective, query.excluded, query.candidates)
         depth = len(environment.documents)
-        corpus = [hit.doc_id for hit in retriever.search_many([search], depth)[0]]
-        own = ordered(corpus)
-        below = [doc_id for doc_id in own if doc_id not in set(corpus[: pool.size])]
+        [ranked] = PoolRetriever(retriever).search_many([search], depth)
+        own = ranked.doc_ids
+        [head] = retriever.search_many([search._replace(among=None)], pool.size)
+        below = [doc_id for doc_id in own if doc_id not in set(head.doc_ids)]
         drawn = random.Random(query.query_id)
         orders: dict[str, list[list[str]]] = {
             "the retriever's own": [own],
