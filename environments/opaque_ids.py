@@ -63,13 +63,17 @@ def hide_ids(environment: Environment) -> Environment:
     return dataclasses.replace(
         environment,
         documents=Corpus(
-            dataclasses.replace(
-                documents[release_ids[own_id]],
-                doc_id=own_id,
-                parent=own_ids.get(documents[release_ids[own_id]].parent, ""),
+            sorted(
+                (
+                    dataclasses.replace(
+                        document,
+                        doc_id=own_ids[document.doc_id],
+                        parent=own_ids.get(document.parent, ""),
+                    )
+                    for document in documents.stream()
+                ),
+                key=lambda document: document.doc_id,
             )
-            for own_id in sorted(release_ids)
-            if release_ids[own_id] in documents
         ),
         queries=tuple(_rename_query(query, own_ids) for query in environment.queries),
         judgements={name: rename(each) for name, each in environment.judgements.items()},
@@ -187,15 +191,14 @@ def measure_leak(environment: Environment) -> IdLeak:
     in_corpus = {doc_id: -place for place, doc_id in enumerate(ids)}
     in_order = {doc_id: -place for place, doc_id in enumerate(sorted(ids))}
     judged = list(_sample_queries(environment))
-    asked = {query.query_id: place for place, query in enumerate(environment.queries)}
-    documents_a_query = len(ids) / max(1, len(asked))
+    queries = environment.queries
+    asked = {
+        query.query_id: place * len(ids) // len(queries) for place, query in enumerate(queries)
+    }
     words = sum((query.words for query in judged), Counter[str]())
 
     def count_shared(query: _JudgedQuery, doc_id: str) -> float:
         return len(_split(query.query_id) & _split(doc_id))
-
-    def find_distance(query: _JudgedQuery, doc_id: str) -> float:
-        return abs(asked[query.query_id] * documents_a_query + in_corpus[doc_id])
 
     def weigh_words(query: _JudgedQuery, doc_id: str) -> float:
         return sum(words[word] - query.words[word] for word in _split(doc_id) if word.isalpha())
@@ -205,7 +208,7 @@ def measure_leak(environment: Environment) -> IdLeak:
         "places of ids in their order": lambda _, doc_id: in_order[doc_id],
         "places of documents in the corpus": lambda _, doc_id: in_corpus[doc_id],
         "places of documents like their query's": lambda query, doc_id: (
-            -find_distance(query, doc_id)
+            -abs(asked[query.query_id] + in_corpus[doc_id])
         ),
         "words in ids": weigh_words,
     }
