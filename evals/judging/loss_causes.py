@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from evals import run_folder
 from evals.run_folder import load_environment
@@ -40,14 +39,6 @@ ARGUMENT = 300  # characters of a search or a note that are told
 UNNAMED = "no usable answer"
 
 
-class SampledLoss(NamedTuple):
-    """A lost document of a run, and the unit that asks about it."""
-
-    run_name: str
-    unit_id: str
-    failure: Result
-
-
 def label_loss_causes(
     paths: Sequence[Path],
     request: SharedRequest,
@@ -74,7 +65,7 @@ def label_loss_causes(
     )
     query_of = {query.query_id: query for query in environment.queries}
     units = {}
-    losses = []
+    losses = defaultdict[str, list[tuple[str, Result]]](list)  # of each run, with their units
     for run, behaviour in zip(runs, behaviours, strict=True):
         others = [other for other in behaviours if other is not behaviour]
         failures = sorted(
@@ -93,7 +84,7 @@ def label_loss_causes(
                 candidates=frozenset(readable[:1]),
             )
             system.losses[unit_id] = steps
-            losses.append(SampledLoss(run.name, unit_id, failure))
+            losses[run.name].append((unit_id, failure))
     if dry_run:
         return {"forecast": stage.forecast(list(units.values()))}
     with stage.open() as ask:
@@ -102,9 +93,7 @@ def label_loss_causes(
     header = {"causes": CAUSES, "named_by": stage.model.name}
     causes_of = {}
     for run in runs:
-        causes_of[run.name] = _group_by_cause(
-            [loss for loss in losses if loss.run_name == run.name], answers
-        )
+        causes_of[run.name] = _group_by_cause(losses[run.name], answers)
         content = header | {"failures": causes_of[run.name]}
         run_folder.write(
             stage.path / f"{run.path.resolve().name}.json", json.dumps(content, indent=2) + "\n"
@@ -116,12 +105,12 @@ def label_loss_causes(
     }
 
 
-def _group_by_cause(losses: Sequence[SampledLoss], answers: Mapping[str, Result]) -> Result:
+def _group_by_cause(losses: Sequence[tuple[str, Result]], answers: Mapping[str, Result]) -> Result:
     """Return cause -> its number of documents, with examples."""
     groups = defaultdict(list)
-    for loss in losses:
-        answer = answers[loss.unit_id]
-        row = loss.failure | {"because": answer.get("because", "")}
+    for unit_id, failure in losses:
+        answer = answers[unit_id]
+        row = failure | {"because": answer.get("because", "")}
         groups[answer.get("cause", UNNAMED)].append(row)
     return {cause: count_with_examples(rows) for cause, rows in groups.items()}
 
@@ -141,7 +130,8 @@ def _describe_steps(
     doc_ids += [doc_id for doc_id, name in judged.get("units", {}).items() if name == unit]
     lines = [fate]
     for number, step in enumerate(run.outcomes[failure["query_id"]]["trace"]["steps"]):
-        position = _find_position(step["doc_ids"], doc_ids)
+        places = enumerate(step["doc_ids"], start=1)
+        position = next((place for place, doc_id in places if doc_id in doc_ids), 0)
         if step["tool"] not in ("search", "note", "stop") and not position:
             continue
         line = f"{number}. {step['tool']} {step['argument'][:ARGUMENT]}"
@@ -151,14 +141,6 @@ def _describe_steps(
                 line += f", {step['shown'][position - 1]} of its characters"
         lines.append(line)
     return lines, doc_ids
-
-
-def _find_position(ranking: Sequence[str], doc_ids: Sequence[str]) -> int:
-    """Return the first place, from 1, of one of some documents in a ranking; 0 if it has none."""
-    for position, doc_id in enumerate(ranking, start=1):
-        if doc_id in doc_ids:
-            return position
-    return 0
 
 
 def render_loss_causes(result: Result) -> str:

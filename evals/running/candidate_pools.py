@@ -67,17 +67,14 @@ class Pool:
         """Raise NotApplicable if a query has more relevant documents than a hidden pool has places."""
         if self.kind != HIDDEN:
             return
-        counts = {}
-        for query in environment.queries:
-            counts[query.query_id] = len(_relevant(environment, query))
-        query_id = max(counts, key=counts.__getitem__)
-        if counts[query_id] > self.size:
-            problem = (
-                f"{self} has no room for the {plural(counts[query_id], 'relevant document')} of query "
-                f"{query_id!r}"
-            )
+        counts = {
+            query.query_id: len(_relevant(environment, query)) for query in environment.queries
+        }
+        query_id, count = max(counts.items(), key=lambda row: row[1])
+        if count > self.size:
             raise NotApplicable(
-                f"{problem}; use hidden:{4 * counts[query_id]}, so that they are a quarter of it"
+                f"{self} has no room for the {plural(count, 'relevant document')} of query "
+                f"{query_id!r}; use hidden:{4 * count}, so that they are a quarter of it"
             )
 
     def add_to(self, environment: Environment, retrievers: Sequence[Retriever]) -> Environment:
