@@ -337,7 +337,8 @@ def put(folder: Path, files) -> Path:
 
 def load(form_or_task, folder, split=None, **more):
     task, usual, _ = FORMS.get(form_or_task, (form_or_task, "all", None))
-    return environments.load(task, str(folder), split or usual, **more)
+    loaded = environments.load(task, str(folder), split or usual, **more)
+    return loaded.released or loaded
 
 
 def floats(grades):
