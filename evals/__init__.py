@@ -16,6 +16,8 @@ from sextant_search import require_ours
 
 require_ours("agents", "environments", "programs", "tools")
 
+import tools  # noqa: F401  # it lets old names of modules be imported: tools/moved_modules.py
+
 # Modules of commands, which can be called as functions.
 _CALLABLE = ("behaviour", "compare", "curves", "study")
 # Other names -> the module that defines them.

@@ -8,6 +8,8 @@ from sextant_search import require_ours
 
 require_ours("tools")
 
+import tools  # noqa: F401  # it lets old names of modules be imported: tools/moved_modules.py
+
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are
 # what `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers,
 # tools.retrievers) or InputFile (tools/files.py). For `--lm offline`, `offline` names a rule for

@@ -6,3 +6,7 @@ Knows no benchmark.
 from sextant_search import require_ours
 
 require_ours()
+
+from tools import moved_modules
+
+moved_modules.install()

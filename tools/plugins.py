@@ -26,6 +26,7 @@ from tools import user_files
 from tools.errors import UnknownName, UsageError
 from tools.files import expand_user_path
 from tools.interrupts import is_own_interrupt
+from tools.moved_modules import current_name
 from tools.user_files import PACKAGES, is_own
 
 PROGRAMS = "sextant.programs"  # groups of entry points
@@ -75,10 +76,10 @@ def resolve(
     if name in table:
         return table[name]
     if group and is_reference(name):
-        source, _, _ = name.rpartition(":")
+        source, _, attribute = name.rpartition(":")
         if source.endswith(".py"):
             resolve_file(source)
-        return name
+        return f"{current_name(source)}:{attribute}"
     if group and name.endswith(".py"):
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
     if entry_point := _entry_points(group).get(name):
