@@ -158,7 +158,7 @@ def hard_negatives(environment: Environment, query: Query) -> set[str]:
     return negatives_in_same_group(
         query.candidates or (),
         relevant_documents(environment, query),
-        lambda doc_id: doc_id.rpartition("-")[0],
+        lambda doc_id: environment.release_ids.get(doc_id, doc_id).rpartition("-")[0],
     )
 
 

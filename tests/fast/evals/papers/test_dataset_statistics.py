@@ -124,3 +124,10 @@ def test_reciprocal_ranks_leave_the_relevant_document_out():
     assert dataset_statistics.compute_statistics(unpooled, ["hard negatives"]) == {
         "hard negatives": None
     }
+
+
+def test_debates_are_those_of_the_releases_ids_whatever_ids_programs_see():
+    seen = environments.load("birco/arguana", "mini")
+    assert seen.released and not any("-" in doc_id for doc_id in seen.documents)
+    share = dataset_statistics.hard_negative_share(seen)
+    assert share == dataset_statistics.hard_negative_share(seen.released) > 0

@@ -59,7 +59,7 @@ def test_a_regression_is_made_of_the_authors_rankings_and_of_a_builds_facets(
     for stem in ("GPT-4_score_O", "GPT-4_reason_O", "GPT-4_subtask_O"):
         ranks = {
             query.query_id: lots.sample(sorted(query.candidates), len(query.candidates))
-            for query in environments.load("birco/relic", "mini").queries
+            for query in environments.load("birco/relic", "mini").released.queries
         }
         file = tmp_path / "ranks" / "relic" / f"{stem}.pickle"
         file.parent.mkdir(parents=True, exist_ok=True)

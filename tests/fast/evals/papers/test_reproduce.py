@@ -150,7 +150,7 @@ def shipped(tmp_path):
     """Rankings as BIRCO ships them: pools shuffled, of two tasks, by the path of their files."""
     made = {}
     for task, folder in FOLDERS.items():
-        queries = environments.load(task, "mini").queries
+        queries = environments.load(task, "mini").released.queries
         for stem in ("Score_O_GPT4", "E5"):
             lots = random.Random(stem)
             ranks = {
@@ -169,7 +169,7 @@ def shipped(tmp_path):
 
 def by_their_script(ranks, task) -> float:
     """Return nDCG@10 as the authors' script has it: linear gains, the mean of 1,000 resamples."""
-    qrels, values = environments.load(task, "mini").qrels, []
+    qrels, values = environments.load(task, "mini").released.qrels, []
     for query_id, ranking in ranks.items():
         gains = [qrels[query_id][doc_id] for doc_id in ranking[:10]]
         best = sorted(qrels[query_id].values(), reverse=True)[:10]
@@ -227,7 +227,7 @@ def test_metrics_that_only_a_table_has_are_computed_from_the_rankings_as_plain_m
     cells = list(part("birco/table8", conditions, "E5-v2").cells())
     ours = {(cell["task"], cell["metric"]): cell["ours"] for cell in cells}
     for task in FOLDERS:
-        qrels = environments.load(task, "mini").qrels
+        qrels = environments.load(task, "mini").released.qrels
         rows = shipped[task, "E5"].items()
         values = [reciprocal_rank_and_precision(ranking, qrels[query]) for query, ranking in rows]
         reciprocal, precision = map(fmean, zip(*values, strict=True))
