@@ -105,7 +105,7 @@ def parser() -> CommandParser:
     add(
         "--dry-run",
         action="store_true",
-        help="say what its runs will cost and how long they take; nothing is sent",
+        help="say how many calls its runs make at most, and what they cost; nothing is sent",
     )
     add_json_option(command_line)
     return command_line

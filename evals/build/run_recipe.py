@@ -28,7 +28,9 @@ from tools.result_table import CommandLine, ResultTable, render_terminal
 
 ROLES = get_args(Role)
 INGEST = "ingest"  # the first stage, which asks no model
-Range = list[float] | None  # low, likely, high; None if a price is not known
+# Of the units that are certain, of those known so far, and of the most that the recipe allows; None
+# if a price is not known.
+Range = list[float] | None
 Result = JsonObject  # the object that --json prints
 
 
@@ -223,7 +225,8 @@ def render_build(result: Result) -> str:
     if "dry_run" in result:
         return render_terminal(
             [
-                "dry run: nothing was sent; figures are low, likely and high",
+                "dry run: nothing was sent; figures are of the units that are certain, of those known "
+                "so far, and of the most that the recipe allows",
                 _tabulate_estimates(result["stages"]),
             ]
         )
@@ -270,7 +273,7 @@ def _funnel_cells(row: JsonMapping) -> list[str]:
 
 
 def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
-    """Return the cost of each stage, by figure: low, likely and high; None if a price is not known.
+    """Return the cost of each stage, by figure, as a `Range`.
 
     Units that follow from answers which are not there yet may be none, and at most as many as the
     recipe allows. If the rehearsal came to no unit, units are taken to be as large as the largest
@@ -296,7 +299,7 @@ def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
 
 
 def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
-    """Return low, likely and high of a figure over the forecasts of a stage."""
+    """Return the range of a figure over the forecasts of a stage."""
     units = sum(forecast["units"] for forecast in forecasts)
     most = max(forecast["most"] for forecast in forecasts)
     growth = 1.0
@@ -329,7 +332,7 @@ def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
 
 
 def _add(ranges: Sequence[Range]) -> Range:
-    """Return the sums of low, likely and high; None if one of the ranges is not known."""
+    """Return the sums of ranges; None if one of them is not known."""
     known_ranges = [levels for levels in ranges if levels is not None]
     if len(known_ranges) < len(ranges):
         return None
