@@ -184,16 +184,16 @@ def measure_leak(environment: Environment) -> IdLeak:
     """Return what ids alone tell about relevance, by the best of five rankers.
 
     They go by parts that the ids of a query and a document share, by the order of ids, by the order
-    of the corpus, by places in it that are like the query's among queries, and by words that are in
-    ids of relevant documents of the other queries.
+    of the corpus, by places in it that are like the place of the query's id among such ids, and by
+    words that are in ids of relevant documents of the other queries.
     """
     ids = environment.documents.doc_ids
     in_corpus = {doc_id: -place for place, doc_id in enumerate(ids)}
     in_order = {doc_id: -place for place, doc_id in enumerate(sorted(ids))}
     judged = list(_sample_queries(environment))
-    queries = environment.queries
+    query_ids = sorted((query.query_id for query in environment.queries), key=_order_naturally)
     asked = {
-        query.query_id: place * len(ids) // len(queries) for place, query in enumerate(queries)
+        query_id: place * len(ids) // len(query_ids) for place, query_id in enumerate(query_ids)
     }
     words = sum((query.words for query in judged), Counter[str]())
 
@@ -255,6 +255,13 @@ def _group_by_unit(environment: Environment) -> Callable[[str], Collection[str]]
     for doc_id in environment.documents:
         documents.setdefault(judgements.unit_of(doc_id), []).append(doc_id)
     return lambda unit: documents.get(unit, [])
+
+
+def _order_naturally(identifier: str) -> list[tuple[str, int]]:
+    """Return a key that puts q2 before q10."""
+    return [
+        (part, 0) if not part.isdigit() else ("", int(part)) for part in _TOKEN.findall(identifier)
+    ]
 
 
 def _split(doc_id: str) -> set[str]:
