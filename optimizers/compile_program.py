@@ -359,7 +359,7 @@ def _origin(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidat
     start = inputs.plan.resolved.compiled
     return {
         "task": training.task,
-        "data": training.environment.data,
+        "data": hide_folders(training.environment.data),
         "data_fingerprint": training.environment.fingerprint,
         "split_digest": training.digest,
         "instruction": request.instruction,
@@ -391,7 +391,7 @@ def _describe(
     training = study.training
     return {
         "task": training.task,
-        "data": training.environment.data,
+        "data": hide_folders(training.environment.data),
         "program": request.program_label,
         "start": request.start and str(request.start),
         "optimizer": request.optimizer_label,

@@ -4,7 +4,6 @@ add an extra.
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -125,10 +124,7 @@ def _install_command(extra: str) -> str:
         return f"pip install {shlex.quote(f'{DISTRIBUTION}[{extra}] @ {source}')}"
     if source:
         return f"pip install {shlex.quote(f'{source}[{extra}]')}"
-    packages = _list_packages(extra)
-    if packages:
-        return f"pip install {shlex.join(packages)}"
-    return f"pip install '.[{extra}]' in a checkout of Sextant"
+    return f"pip install '{DISTRIBUTION}[{extra}] @ file:///PATH' with the path of its wheel or checkout"
 
 
 def _find_source() -> str:
@@ -144,26 +140,6 @@ def _find_source() -> str:
     if "vcs_info" in origin:
         return f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
     return url
-
-
-def _list_packages(extra: str) -> list[str]:
-    """Return the requirements of an extra as the installed metadata has them."""
-    try:
-        requirements = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        return []
-    packages = []
-    for requirement in requirements:
-        package, _, condition = requirement.partition(";")
-        if not re.search(rf"""extra == ["']{re.escape(extra)}["']""", condition):
-            continue
-        nested = re.match(rf"{DISTRIBUTION}\[([^]]+)\]", package)
-        if nested:
-            for name in nested[1].split(","):
-                packages += _list_packages(name.strip())
-        else:
-            packages.append(package.strip())
-    return packages
 
 
 @cache

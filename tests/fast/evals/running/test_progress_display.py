@@ -287,7 +287,7 @@ def test_a_terminal_says_all_that_there_is_to_know_at_80_characters():
     assert " ".join(lines).split() == plain_line(some(HELD)).split()
     for expected in (
         "38/120 queries",
-        "1204 of ~",
+        "1204 calls (311 cached",
         "16 of 32 in flight",
         "$8.20 to come",
         "4 failed",
