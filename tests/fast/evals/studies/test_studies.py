@@ -137,7 +137,8 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
     first = command(small)
     page = tmp_path / "runs/studies/small"
     assert first.code == 0 and str(page / "index.html") in first.out, first.err
-    assert "pooled, obliq/congress: does not apply (pool_bm25 ranks candidate pools" in first.err
+    assert "pooled, obliq/congress: does not apply\n" in first.err
+    assert "pool_bm25 ranks candidate pools" in " ".join(first.out.split())
     assert (before / "outcomes.jsonl").stat().st_mtime_ns == was
     kept = {path.relative_to(page): path.read_bytes() for path in page.rglob("*") if path.is_file()}
     runs = {path: path.read_bytes() for path in (tmp_path / "runs").glob("*/*/outcomes.jsonl")}
