@@ -64,10 +64,7 @@ def _draw(
 ) -> Figure | None:
     cells = result["cells"]
     if settings.get("kind") == "gaps":
-        axes = (
-            f"nDCG@10 of {settings['x']}",
-            "nDCG@10 of the best of the others",
-        )
+        axes = f"nDCG@10 of {settings['x']}", "nDCG@10 of the best of the others"
         return draw_points(gap_points(cells, settings["x"]), axes)
     panels = arrange_panels(cells, settings) if settings else {}
     if not panels:

@@ -141,11 +141,10 @@ class ReproducedTable:
                 # `cells` reports it.
                 continue
             if not isinstance(run, str):
-                column = columns.setdefault(
-                    (cell.task, cell.metric),
-                    {},
-                )
-                column[cell.system] = _defined(run.columns[cell.metric])
+                values = run.columns[cell.metric].items()
+                columns.setdefault((cell.task, cell.metric), {})[cell.system] = {
+                    query_id: value for query_id, value in values if value is not None
+                }
         marks = {}
         for (task, metric), column in columns.items():
             best, tests = find_best(
@@ -489,10 +488,6 @@ def count_equal(cells: Sequence[JsonMapping]) -> tuple[int, int]:
     both = [cell for cell in cells if cell["difference"] is not None]
     equal = [cell for cell in both if abs(cell["difference"]) <= ROUNDING]
     return len(both), len(equal)
-
-
-def _defined(column: Mapping[str, float | None]) -> dict[str, float]:
-    return {query_id: value for query_id, value in column.items() if value is not None}
 
 
 def _toml(fields: JsonMapping) -> str:
