@@ -189,6 +189,7 @@ def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(
         result.code == 0
         and result.json["unusable"] == {kind: 1}
         and result.json["usage"]["repairs"] == 1
+        and "repairs" not in result.json["ledger"]
     )
     assert len(bad.tries) == len(bad.paid), "it was an answer, and was paid for"
     bad.forget(always(fault))

@@ -82,13 +82,15 @@ class UsageTotals(NamedTuple):
 
     def json(self) -> JsonObject:
         """Return the books as --json prints them."""
+        spent = usage_json(self.usage)
+        del spent["repairs"]  # the program counts them, in the usage of a query
         failed = {"failed": sum(self.faults.values()), "faults": dict(sorted(self.faults.items()))}
         return {
             "sent": self.sent,
             "answered": self.answered,
             **failed,
             "cached": self.cached,
-            **usage_json(self.usage),
+            **spent,
         }
 
 
