@@ -214,7 +214,7 @@ def _metrics(usage: Usage | None, prefix: str, **totals: int) -> JsonObject:
         f"{prefix}prompt_tokens": usage.input_tokens,
         f"{prefix}completion_tokens": usage.output_tokens,
     }
-    cost = {} if usage.list_usd is None else {f"{prefix}cost_usd": usage.list_usd}
+    cost = {} if usage.paid_usd is None else {f"{prefix}cost_usd": usage.paid_usd}
     return {**tokens, **cost, **totals, "extra": usage_json(usage)}
 
 
@@ -222,6 +222,7 @@ class _Spent(TypedDict, total=False):
     calls: Count
     repairs: Count
     paid_usd: Amount | None
+    list_usd: Amount | None
 
 
 class _Metrics(TypedDict, total=False):
@@ -438,13 +439,14 @@ def _usage(row: JsonMapping, calls: int, prefix: str) -> JsonObject | None:
     ):
         return None
     extra = _extra(row)
+    cost = row.get(f"{prefix}cost_usd")
     return {
         "calls": extra.get("calls", calls),
         "repairs": extra.get("repairs", 0),
         "input_tokens": row[f"{prefix}prompt_tokens"],
         "output_tokens": row[f"{prefix}completion_tokens"],
-        "paid_usd": extra.get("paid_usd"),
-        "list_usd": row.get(f"{prefix}cost_usd"),
+        "paid_usd": extra.get("paid_usd", cost),
+        "list_usd": extra.get("list_usd", cost),
     }
 
 

@@ -35,7 +35,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 from evals.formats.export_run import ExportedQuery, ExportedRun, compact
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
-from tools.records import JsonMapping, JsonObject, Step, Usage
+from tools.records import JsonMapping, JsonObject, Step, Usage, usage_json
 from tools.text import encodable, message_text
 
 # All other steps are CHAIN.
@@ -262,11 +262,9 @@ def _of_model(usage: Usage, source: ExportedRun) -> JsonObject:
         "llm.token_count.prompt": usage.input_tokens,
         "llm.token_count.completion": usage.output_tokens,
         "llm.token_count.total": usage.input_tokens + usage.output_tokens,
-        "metadata": compact(
-            {"calls": usage.calls, "repairs": usage.repairs, "paid_usd": usage.paid_usd}
-        ),
+        "metadata": compact(usage_json(usage)),
         "llm.model_name": source.run.config["lm"]["name"],
-        **({} if usage.list_usd is None else {"llm.cost.total": usage.list_usd}),
+        **({} if usage.paid_usd is None else {"llm.cost.total": usage.paid_usd}),
     }
 
 

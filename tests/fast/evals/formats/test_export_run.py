@@ -319,7 +319,12 @@ def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
     for row in written:
         for step in row["trace"]["steps"]:
             if "usage" in step:
-                step["usage"] |= {"input_tokens": 100, "output_tokens": 7, "list_usd": 0.25}
+                step["usage"] |= {
+                    "input_tokens": 100,
+                    "output_tokens": 7,
+                    "paid_usd": 0.25,
+                    "list_usd": 0.5,
+                }
     lines(run / "outcomes.jsonl", map(json.dumps, written))
     spans = spans_of(rows(exported(run, "openinference") / "spans.jsonl")[0])
     told = {
@@ -329,7 +334,9 @@ def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
     tokens = [
         told[f"llm.token_count.{kind}"].int_value for kind in ("prompt", "completion", "total")
     ]
-    assert (tokens, told["llm.cost.total"].double_value) == ([100, 7, 107], 0.25)
+    assert (tokens, told["llm.cost.total"].double_value) == ([100, 7, 107], 0.25), "what was paid"
+    prices = json.loads(told["metadata"].string_value)
+    assert (prices["paid_usd"], prices["list_usd"]) == (0.25, 0.5)
     atif = rows(exported(run, "atif", place="atif") / "trajectories.jsonl")[0]
     metrics = next(step["metrics"] for step in atif["steps"] if "metrics" in step)
     assert (metrics["prompt_tokens"], metrics["completion_tokens"], metrics["cost_usd"]) == (
@@ -337,6 +344,7 @@ def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
         7,
         0.25,
     )
+    assert (metrics["extra"]["paid_usd"], metrics["extra"]["list_usd"]) == (0.25, 0.5)
 
 
 def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, exported):
