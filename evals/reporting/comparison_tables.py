@@ -248,7 +248,7 @@ def _losses(losses: Result, note: str) -> list[TextBlock]:
                 interval,
             ]
         )
-    title = f"R@{cutoff}: what became of relevant documents, {queries(query_count)}"
+    title = f"R@{cutoff}: what became of relevant documents, mean shares of {queries(query_count)}"
     heads = ["fate", "baseline", "run", "change", "95 % interval"]
     shares = ResultTable(title, heads, rows, notes=[note])
     flows = losses["flows"]

@@ -156,7 +156,7 @@ def _losses_table(losses: JsonObject) -> ResultTable:
             )
     heads = [
         f"R@{cutoff}: what became of relevant documents",
-        "share",
+        "share, mean over queries",
         "documents",
         "",
     ]

@@ -112,7 +112,7 @@ function waterfall(runs, k, caption) {
     el("caption.spoken", caption),
     tableHead(
       columnHead("Outcome"),
-      runs.map((run) => el("th", { scope: "colgroup", colspan: "2" }, run.name ?? "Share of recall")),
+      runs.map((run) => el("th", { scope: "colgroup", colspan: "2" }, run.name ?? "Share of recall, mean over queries")),
       documents && numberHead("Documents"),
     ),
     el(

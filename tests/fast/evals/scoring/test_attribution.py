@@ -244,7 +244,8 @@ def test_an_agent_outside_that_ends_by_itself_without_a_search_lost_nothing_to_a
 
 def test_a_waterfall_is_printed_under_the_scores(run):
     printed = run("--program", "multihop", "--task", "congress", "--limit", 8).out
-    assert "R@10: what became of relevant documents" in printed
+    [head] = [line for line in printed.splitlines() if "what became of relevant documents" in line]
+    assert "share, mean over queries" in head, "they do not divide the documents beside them"
     for words in ("found in the first 10", "never surfaced"):
         assert words in printed
     assert "lost to an error" not in printed  # a fate that no document had is left out
