@@ -163,8 +163,6 @@ class Embeddings:
                 raise ValueError(
                     f"gave a vector of {plural(vector.size, 'number')} where {dimension} are expected"
                 )
-            if not vector.any():
-                raise ValueError("gave a vector of zeros, which no text has")
         return vectors
 
     def _reason(self, error: dspy.LMError) -> Exception:

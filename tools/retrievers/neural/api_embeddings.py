@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tools import session
 from tools.corpus import Corpus
@@ -135,8 +136,14 @@ class ApiEmbedder(Embedder):
         inputs = [self._row.document_text(texts[row]) for row in rows]
         with _resumable(f"what {self.name} has embedded is kept, and "):
             for row, embedded in zip(rows, self._embed(inputs, kept=False), strict=True):
+                self._require_direction(embedded.vector, texts[row])
                 vectors[row] = embedded.vector
         return vectors
+
+    def _require_direction(self, vector: NDArray[np.float32], text: str) -> None:
+        """Raise DataError for a vector of zeros, by which nothing can be ranked; some servers give it for any text."""
+        if text.strip() and not vector.any():
+            raise DataError(f"{self.name} gave a vector of zeros for {abbreviate(text)!r}")
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of the texts, in order; the open session pays. A repeated text is
@@ -151,6 +158,7 @@ class ApiEmbedder(Embedder):
         new = [text for text in dict.fromkeys(texts) if text not in remembered]
         for text, embedded in zip(new, self._embed(new, kept=True), strict=True):
             require_finite(embedded.vector, self.name, f"the query {abbreviate(text)!r}")
+            self._require_direction(embedded.vector, text)
             with self._lock:  # of several answers, the first
                 remembered[text] = self._queries.setdefault(text, embedded)
                 while len(self._queries) > _KEPT_QUERIES:
