@@ -61,6 +61,7 @@ _ARGUMENT_KEYS = (
     *("tool_parameters", "tool_args", "function_parameters"),
 )
 _MAX_STARTS = 200  # positions in a text at which a JSON value or a call is tried
+_LONGEST_TEXT = 200_000  # characters of a text in which calls are looked for, which takes time
 _LONGEST_CALL = 20_000  # characters of a call as in Python
 _MAX_SCANNED = 400_000  # characters of a text in which ends of such calls are looked for
 
@@ -94,6 +95,8 @@ def read_calls(text: str, names: Collection[str] = ()) -> Reading:
     one of them: JSON in an answer may be something else. If they are keys of a mapping to the
     parameters of each tool, arguments alone are a call of the only tool that takes them.
     """
+    if len(text) > _LONGEST_TEXT:
+        return Reading([], text)
     plain = text.replace('<|"|>', '"')  # Gemma's quotation marks
     budget = RepairBudget()
     for reader in _READERS:

@@ -1,6 +1,7 @@
 """Calls of tools that a server hands over as text are read out of it, in each form that models write."""
 
 import json
+import time
 
 import pytest
 
@@ -215,3 +216,10 @@ def test_ids_are_shortened_in_calls_and_results_alike():
 )
 def test_a_call_of_values_that_json_has_not_is_none(call):
     assert not read_calls(call, TOOLS).calls
+
+
+@pytest.mark.parametrize("part", ["[[ ##", "[", '{"a":', "<tool_call>", "search("])
+def test_a_text_of_a_million_characters_takes_no_second(part):
+    started = time.process_time()
+    assert not read_calls(part * (1_000_000 // len(part)), TOOLS).calls
+    assert time.process_time() - started < 1.0
