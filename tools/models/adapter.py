@@ -41,7 +41,6 @@ from tools.models.answer_faults import (
 )
 from tools.models.answer_parsing import (
     JSON_FORM,
-    MARKER_FORM,
     answer_form,
     check_repairable,
     find_object,
@@ -53,7 +52,6 @@ from tools.models.answer_schema import (
     inline_schema,
     make_schema,
 )
-from tools.models.built_values import is_numbered_list, unwrap, with_built_outputs, wrap
 from tools.models.call_context import PredictorCall, Repair
 from tools.models.fields import place_markers, read_loosely
 from tools.models.salvage import Part, describe, salvage
@@ -109,16 +107,7 @@ class Adapter(dspy.ChatAdapter):
     ) -> str:
         """Return DSPy's message, in the form in which the model has to answer."""
         form = answer_form(signature)
-        if form is MARKER_FORM:
-            outputs = wrap(signature.output_fields, outputs)
         return str(form.format_assistant_message_content(signature, outputs, *args, **kwargs))
-
-    def format_user_message_content(
-        self, signature: Any, inputs: FieldValues, *args: Any, **kwargs: Any
-    ) -> str:
-        """Return DSPy's message with the inputs of a call or of a demonstration."""
-        inputs = wrap(signature.input_fields, inputs)
-        return str(super().format_user_message_content(signature, inputs, *args, **kwargs))
 
     def format(
         self,
@@ -159,24 +148,6 @@ class Adapter(dspy.ChatAdapter):
         context_window.check_room(messages, "prompt", with_margin=True)
         return messages
 
-    def bound_prompt_bytes(self, signature: Any, demos: _Rows, inputs: FieldValues) -> int | None:
-        """Return how many bytes a prompt has at most, without writing it; None if that is unknown.
-
-        The prompt has two messages, because it is unknown with demonstrations.
-        """
-        if demos:
-            return None
-        requirements = str(self.user_message_output_requirements(signature))
-        size = len(f"{self.format_system_message(signature)}{requirements}".encode())
-        for name, field in signature.input_fields.items():
-            value = inputs.get(name, "")
-            bound = context_window.bound_written_bytes(value)
-            is_history = field.annotation is dspy.History
-            if bound is None or is_history or is_numbered_list(field, value):
-                return None
-            size += len(f"[[ ## {name} ## ]]\n\n\n") + bound
-        return size
-
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer as DSPy reads them; if it cannot, they are looked for in other forms.
 
@@ -187,9 +158,9 @@ class Adapter(dspy.ChatAdapter):
         try:
             json_object = find_object(signature, answer)
             if json_object:
-                return unwrap(JSON_FORM.parse(with_built_outputs(signature), json_object))
+                return dict(JSON_FORM.parse(signature, json_object))
             check_repairable(signature, answer)
-            return unwrap(super().parse(with_built_outputs(signature), answer))
+            return dict(super().parse(signature, answer))
         except dspy.AdapterParseError:
             loose_values = read_loosely(signature, answer)
             if loose_values is None:

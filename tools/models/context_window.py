@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-import pydantic
 
 from tools.number_format import plural
 
@@ -26,10 +25,6 @@ _ANSWER_PART = 3
 _MARGIN = 0.9  # share of the window that is used
 _SHORTEST_ANSWER = 64  # tokens without which no answer is possible
 _MESSAGE_TOKENS = 8  # tokens of a message in addition to its text, at most
-# Writes JSON that is no longer than DSPy's, but for what `bound_written_bytes` adds.
-_JSON = pydantic.TypeAdapter[Any](Any, config={"ser_json_inf_nan": "constants"})
-# Where DSPy's messages are split, for an image or a file.
-_SPLIT = b"<<CUSTOM-TYPE-"
 # Only Anthropic's models need a mark to cache a prompt, and cache none with fewer tokens
 # (https://docs.claude.com/en/docs/build-with-claude/prompt-caching). Other providers cache equal
 # beginnings by themselves.
@@ -63,27 +58,8 @@ def prompt_fits(predictor: Any, **inputs: Any) -> bool:
     if limit := predict.config.get("max_tokens"):
         reserved = min(reserved, int(limit))
     prompt_room = room - reserved
-    adapter = dspy.settings.adapter
-    # Writing a prompt takes several times as long.
-    if bound_bytes := getattr(adapter, "bound_prompt_bytes", None):
-        most_bytes = bound_bytes(predict.signature, predict.demos, inputs)
-        if most_bytes is not None and most_bytes + 2 * _MESSAGE_TOKENS <= prompt_room:
-            return True
-    messages = adapter.format(predict.signature, predict.demos, inputs)
+    messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
     return count_prompt_tokens(messages, prompt_room) <= prompt_room
-
-
-def bound_written_bytes(value: Any) -> int | None:
-    """Return how many bytes an input has in DSPy's prompts at most; None if that is unknown."""
-    try:
-        written = value.encode() if isinstance(value, str) else _JSON.dump_json(value)
-    except (pydantic.PydanticUserError, ValueError):
-        return None
-    if _SPLIT in written:
-        return None
-    # DSPy writes a blank behind each separator, and one digit or sign more in exponents.
-    separators = 0 if isinstance(value, str) else sum(map(written.count, (b",", b":", b"[")))
-    return len(written) + 2 * separators
 
 
 def max_output_tokens() -> int:

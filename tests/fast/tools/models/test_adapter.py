@@ -419,26 +419,6 @@ def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
     )
 
 
-@given(KINDS)
-def test_the_bound_of_a_prompt_is_no_smaller_than_the_prompt_and_close_to_it(inputs):
-    adapter = Adapter()
-    bound = adapter.bound_prompt_bytes(AllKinds, [], inputs)
-    if isinstance(inputs["listed"], list) or inputs["anything"] is Adapter:
-        assert bound is None  # written in a form of DSPy's own
-    else:
-        prompt = "".join(message["content"] for message in adapter.format(AllKinds, [], inputs))
-        assert len(prompt.encode()) <= bound <= 1.2 * len(prompt.encode()) + 200
-
-
-def test_the_bound_of_a_prompt_is_unknown_with_demonstrations_images_and_half_characters():
-    adapter = Adapter()
-    assert adapter.bound_prompt_bytes(Read, [DEMO], READ) is None
-    assert adapter.bound_prompt_bytes(Read, [], READ | {"notes": "\ud800"}) is None
-    image = dspy.Image("data:image/png;base64,AAAA")
-    assert adapter.bound_prompt_bytes(Read, [], READ | {"notes": [image]}) is None
-    assert adapter.bound_prompt_bytes(Remember, [], TALK) is None
-
-
 def test_dspys_warnings_of_cut_answers_are_silenced_for_sextants_calls_alone(caplog):
     log = logging.getLogger("dspy.clients.lm")
     log.warning("of a user's own call")
