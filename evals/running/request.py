@@ -399,7 +399,7 @@ def resolve_program(name: str) -> str:
 def find_program(name: str, env: Sequence[str] = ()) -> Any:
     """Return the constructor of a program: a class of ours, or made from a user's own object.
 
-    `env` are the variables that an agent outside gets beside the usual ones.
+    `env` are the variables that an agent outside gets in addition to the usual ones.
     """
     if object_programs.is_registered(name):
         from programs.custom import make_program_class  # takes time to import
@@ -569,7 +569,8 @@ def hash_command_files(program: str) -> dict[str, str]:
     for before, word in zip(["", *words], words, strict=False):
         module = f"{word.replace('.', '/')}.py" if before == "-m" else ""
         for name in (word, word.partition("=")[2], module):
-            if name and Path(name).is_file():
+            # os.path.isfile takes a text of any length.
+            if os.path.isfile(name):  # noqa: PTH113
                 digests[name] = files.sha256(Path(name))
     return digests
 

@@ -99,7 +99,7 @@ class Price(NamedTuple):
         return usd + (tokens_out - reasoning) * price.output + reasoning * think
 
     def most(self, tokens_in: int, tokens_out: float) -> float:
-        """Return the dollars of a call with so many tokens if all are of the dearest kind."""
+        """Return the dollars of a call with these tokens if all are of the dearest kind."""
         if self.free:
             return 0.0
         price = self._for(tokens_in)
@@ -107,7 +107,7 @@ class Price(NamedTuple):
         return tokens_in * dearest_in + tokens_out * max(price.output, price.reasoning or 0.0)
 
     def _for(self, tokens_in: int) -> "Price":
-        """Return the prices of a call with so many tokens of input."""
+        """Return the prices of a call with this input."""
         price = self
         for limit, dearer in self.longer:
             if tokens_in > limit:

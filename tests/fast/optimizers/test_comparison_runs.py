@@ -115,9 +115,7 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
         "run_request",
         lambda request, opening: handed.append(opening(request).terms.budget) or ran,
     )
-    monkeypatch.setattr(
-        comparison_runs, "compare", lambda runs, metrics, force: {"comparisons": []}
-    )
+    monkeypatch.setattr(comparison_runs, "compare", lambda runs, metrics, **_: {"comparisons": []})
     assert (
         compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     )

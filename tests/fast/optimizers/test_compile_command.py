@@ -415,7 +415,7 @@ def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_
     assert held_out == [("crumb/legal_qa", True), ("crumb/paper_retrieval", False)]
     [row] = compilations_table([tmp_path]).rows
     changes = [f"{one['difference']:+.4f} (1)" for one in found["held_out"]["tasks"]]
-    assert row[6:8] == changes and row[9] == str(found["usage"]["calls"])
+    assert row[5:7] == changes and row[8] == str(found["usage"]["calls"])
 
 
 def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(

@@ -106,7 +106,7 @@ def test_a_run_has_an_identity_by_the_words_that_differ(run, command_of, tmp_pat
         ),
         ("[a]\ninstructions = ' '", 2, "a.instructions String should match"),
         ("[reader\n", 3, "is not TOML: Expected ']' at the end of a table declaration (at line 1"),
-        (None, 3, "own.toml cannot be read: No such file"),
+        (None, 3, "own.toml: there is no such file"),
     ],
 )
 def test_what_a_file_cannot_be_is_said_in_a_line(text, code, words, run, tmp_path):

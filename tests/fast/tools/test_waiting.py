@@ -14,7 +14,7 @@ from tools import cli, waiting
 from tools.waiting import announced, each_announced
 
 # Commands that are short, or whose parts in other modules say what they wait for.
-SAY_ELSEWHERE = {"cache", "serve"}
+SAY_ELSEWHERE = {"docs", "cache", "serve"}
 PACKAGES = ("environments", "evals.build", "programs", "tools.models", "tools.retrievers")
 LIMIT = 60  # seconds after which a test fails in place of waiting
 
@@ -87,23 +87,6 @@ def test_a_terminal_has_a_line_in_place_that_goes_when_the_work_has_ended(monkey
         assert terminal.written.wait(LIMIT)
     assert terminal.getvalue().startswith("\ropening bm25: 0 s so far\x1b[K")
     assert terminal.getvalue().endswith("\r\x1b[K")
-
-
-@pytest.mark.parametrize(
-    ("columns", "drawn"),
-    [
-        (60, "dense:a-model(weights=1): 12 s so far"),
-        (37, "dense:a-model: 12 s so far"),
-        (23, "dense: 12 s so far"),
-        (14, ": 12 s so far"),
-    ],
-)
-def test_a_line_in_place_is_shortened_between_names(columns, drawn, monkeypatch):
-    terminal = open_terminal(monkeypatch)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    cli.draw_line("dense:a-model(weights=1)", ": 12 s so far")
-    assert terminal.getvalue() == f"\r{drawn}\x1b[K"
-    cli.erase_line()
 
 
 def test_a_terminal_on_which_something_was_just_printed_is_left_alone(monkeypatch):

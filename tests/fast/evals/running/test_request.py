@@ -15,7 +15,8 @@ from tools.cli import CommandParser
 from tools.errors import UsageError
 
 OTHERS = {  # a field -> a value that is not its default, where that cannot be guessed
-    "program": "multihop",
+    "program": "command:agent",  # which alone takes --env
+    "env": ("TOKEN", "HOST"),
     "task": "congress",
     "parameters": {"hops": "2", "per_hop": "3"},
     "options": {"k": "2"},

@@ -384,9 +384,7 @@ def test_dollars_are_refused_before_anything_is_sent_where_a_price_is_unknown(
         words = words.replace("BUILD", str(tmp_path / "build"))
     given = words.replace("PRICED", "openai/gpt-5-mini").replace("LM", server.spec).split()
     done = command_of(import_module(module))(*given, "--budget-usd", "1")
-    assert (
-        done.code == 2 and f"the price of {server.spec} is not known" in done.err.splitlines()[-1]
-    )
+    assert done.code == 2 and f"the price of {server.spec} is not known" in done.out + done.err
     assert not server.requests
 
 

@@ -32,7 +32,6 @@ def short_patience(monkeypatch):
         "gpt-5.2",
         "openai/",
         "/x",
-        "m@localhost:8000",
         "@http://x/v1",
         "m@ftp://x/v1",
         "m@http://user:secret@x/v1",

@@ -370,7 +370,6 @@ def test_a_provider_without_its_key_is_refused_before_anything_is_sent(monkeypat
         "text-embedding-3-large",
         "nobody/model",
         "openai/",
-        "m@localhost:80",
         "m@http://u:p@host/v1",
         "@http://h",
     ],

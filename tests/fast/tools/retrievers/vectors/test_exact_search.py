@@ -442,5 +442,5 @@ def test_progress_is_said_after_five_seconds_then_every_half_minute_and_at_the_e
         progress.add(4000)
     cli.print_stderr("error: the disk is full")
     first, *_, last = terminal.getvalue().split("\x1b[K")
-    assert first == "\rdense [=         ] 4,000 of 28,315 documents, 800 a second, 30 s left"
+    assert first == "\rdense: 4,000 of 28,315 documents, 800 a second, 30 s left"
     assert last == "error: the disk is full\n", "it stands where the bar was"
