@@ -99,6 +99,7 @@ CALLS = {
     "tasks check": "congress",
     "tasks search": "congress ferry",
     "tasks init": "OUT",
+    "tasks make": "OUT --corpus NOTES --queries QUERIES --qrels QRELS",
     "retrievers list": "",
     "retrievers check": "bm25",
     "retrievers push": "bm25 --task congress",
@@ -176,12 +177,20 @@ def names(module_shell, lm) -> dict[str, object]:
     )
     (task / "queries.jsonl").write_text('{"_id": "q1", "text": "ferry"}\n')
     (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    notes = shell.folder / "notes"
+    notes.mkdir()
+    (notes / "ferry.md").write_text("# Ferries\n\nA ferry on a rope crosses the river.\n")
+    (notes / "dam.txt").write_text("A dam keeps the water back.\n")
+    (shell.folder / "notes.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tferry.md\t1\n")
     return {
         "RUN": shell.folder / first,
         "OTHER": shell.folder / second,
         "SHARDED": shell.folder / sharded,
         "BUILD": shell.folder / "mine",
         "TASK": task,
+        "NOTES": notes,
+        "QUERIES": task / "queries.jsonl",
+        "QRELS": shell.folder / "notes.tsv",
         "LM": lm,
         "KEY": calls["calls"][0]["key"],
     }
