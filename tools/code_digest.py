@@ -6,10 +6,8 @@ TYPE_CHECKING and tables of names ("module:attribute") do not. For a user's own 
 its own folder or package count as well.
 """
 
-import ast
 import hashlib
 import re
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import distributions
@@ -28,8 +26,6 @@ _IMPORT = re.compile(
     r"|import[ \t]+([^;\n]+))",
     re.MULTILINE,
 )
-# CPython before 3.11.8 can fail where two threads parse at once (python/cpython issue 106905).
-_PARSING = threading.Lock()
 _COMMENT = re.compile(r"#.*")
 _DATA_FILE = re.compile(r"""["']([\w-]+\.(?!py\b)\w+)["']""")
 
@@ -139,13 +135,3 @@ def _list_imports(text: str, package: str) -> Iterator[tuple[str, str]]:
         for alias in names.strip("() \t\r").split(","):
             if alias.strip():
                 yield source, alias.split()[0]
-
-
-def describe_code(path: Path) -> str:
-    """Return the code of a file without comments, formatting and docstrings, as Python parses it."""
-    with _PARSING:
-        tree = ast.parse(path.read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            node.value.value = None
-    return ast.dump(tree)

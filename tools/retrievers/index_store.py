@@ -21,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tools import code_digest
 from tools import files as disk
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import JsonMapping, JsonObject
@@ -50,7 +49,7 @@ def index_code_digest(*modules: str) -> str:
     with PyTorch, the kind of accelerator counts as well: vectors differ on it.
     """
     bodies = [
-        code_digest.describe_code(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
+        _ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
         for module in modules
     ]
     texts = "\0".join(sorted(bodies))

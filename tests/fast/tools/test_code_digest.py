@@ -12,7 +12,7 @@ from evals.running.identity import code_identity
 from evals.running.request import SYSTEMS, Request
 from evals.running.resolve import resolve
 from tools import code_digest
-from tools.code_digest import collect_sources, describe_code
+from tools.code_digest import collect_sources
 
 ROOT = Path(code_digest.__file__).parents[1]
 USED = (
@@ -200,13 +200,3 @@ def test_the_versions_are_of_the_libraries_that_are_used():
         "retrieve", "chroma:dense"
     )["versions"].keys()
     assert "langgraph" in run_identity("react")["versions"]
-
-
-def test_an_index_outlives_comments_and_docstrings_of_the_code_that_made_it(tmp_path):
-    file = tmp_path / "index.py"
-    file.write_text('"""An index."""\n\n\ndef build():\n    """Build."""\n    return 3\n')
-    before = describe_code(file)
-    file.write_text('"""Numbers."""\ndef build():\n    """Do."""\n    return 3  # words\n')
-    assert describe_code(file) == before
-    file.write_text('"""Numbers."""\ndef build():\n    """Do."""\n    return 4\n')
-    assert describe_code(file) != before
