@@ -42,7 +42,8 @@ class SourceFiles(NamedTuple):
         """Return eight hex digits over all files, with the names of their modules."""
         digest = hashlib.sha256()
         for name, path in sorted(self.files.items()):
-            digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+            content = hashlib.sha256(path.read_bytes())
+            digest.update(f"{name}\0".encode() + content.digest())
         return digest.hexdigest()[:8]
 
 

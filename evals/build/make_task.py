@@ -19,7 +19,12 @@ from tools.errors import DataError, UsageError
 from tools.records import Document
 
 
-def make_task(folder: Path, corpus: Sequence[Path], queries: Path, qrels: Path) -> list[str]:
+def make_task(
+    folder: Path,
+    corpus: Sequence[Path],
+    queries: Path,
+    qrels: Path,
+) -> list[str]:
     """Write the task into a new `folder`; return what was left out and what was found in the data.
 
     UsageError for a folder that is there, DataError for data that is missing or damaged.

@@ -37,7 +37,8 @@ def plain_line(progress: Progress) -> str:
         _some(calls.waiting, "waiting"),
     ]
     if _is_paid(usage):
-        figures.append(f"{_count(usage.input_tokens)} tokens in, {_count(usage.output_tokens)} out")
+        tokens_in = _count(usage.input_tokens)
+        figures.append(f"{tokens_in} tokens in, {_count(usage.output_tokens)} out")
         figures.append(", ".join(_dollars(progress)))
     figures += [f"{clock(progress.elapsed)} elapsed", _left(progress)]
     return "  ".join(filter(None, figures))

@@ -8,12 +8,13 @@ of 100 cases, and so in 88 to 98 (tests/soak/large/test_kappa_intervals.py).
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import spearmanr
 
-from evals.scoring.statistics import Interval
+from evals.scoring.statistics import BOUNDS, Interval
 
 Pairs = Sequence[tuple[str, str]]  # the two judges' values for parts of one item
 _DRAWS = 5_000  # of weights of the items
@@ -43,26 +44,27 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     items = [pairs for pairs in items if pairs]
     if not items:
         return None
-    all_pairs = [pair for pairs in items for pair in pairs]
-    values = order or sorted({value for pair in all_pairs for value in pair})
+    all_pairs = list(chain.from_iterable(items))
+    values = order or sorted(set(chain.from_iterable(all_pairs)))
     code_of = {value: code for code, value in enumerate(values)}
     firsts, seconds = zip(*all_pairs, strict=True)
-    constant = {
-        judge: said[0]
-        for judge, said in (("first", firsts), ("second", seconds))
-        if len(set(said)) == 1
-    }
+    constant = {}
+    for judge, said in (("first", firsts), ("second", seconds)):
+        if len(set(said)) == 1:
+            constant[judge] = said[0]
     confusion = _draw_confusion(items, code_of)
     share = np.trace(confusion, axis1=1, axis2=2)
     spearman = None
     if order and not constant:
-        first_codes, second_codes = (
-            [code_of[value] for value in said] for said in (firsts, seconds)
-        )
+        first_codes = list(map(code_of.__getitem__, firsts))
+        second_codes = list(map(code_of.__getitem__, seconds))
         spearman = float(spearmanr(first_codes, second_codes).statistic)
+    kappa = None
+    if not constant:
+        kappa = _interval(_kappa(confusion, share), len(items))
     return Agreement(
         agreement=_interval(share, len(items)),
-        kappa=None if constant else _interval(_kappa(confusion, share), len(items)),
+        kappa=kappa,
         macro_f1=_macro_f1(confusion[0]),
         spearman=spearman,
         kappa_undefined=_explain_undefined(constant),
@@ -79,30 +81,40 @@ def _draw_confusion(items: Sequence[Pairs], code_of: Mapping[str, int]) -> np.nd
     tables = np.zeros((len(items), cells))
     for table, pairs in zip(tables, items, strict=True):
         for first, second in pairs:
-            table[code_of[first] * values + code_of[second]] += 1
+            cell = code_of[first] * values + code_of[second]
+            table[cell] += 1
     observed = tables.sum(axis=0)
-    size = observed.sum() / len(items)
-    rows = np.vstack([tables, size * np.eye(cells)])
-    shapes = [*[1.0] * len(items), *[1 / cells] * cells]
-    weights = np.random.default_rng(0).standard_gamma(shapes, (_DRAWS, len(rows)))
-    confusion = np.vstack([observed, weights @ rows]).reshape(-1, values, values)
+    pairs_in_all = observed.sum()
+    size = pairs_in_all / len(items)
+    pseudo_item = size * np.eye(cells)
+    rows = np.vstack([tables, pseudo_item])
+    shapes = np.repeat([1.0, 1 / cells], [len(items), cells])
+    generator = np.random.default_rng(0)
+    weights = generator.standard_gamma(shapes, (_DRAWS, len(rows)))
+    counts = np.vstack([observed, weights @ rows])
+    confusion = counts.reshape(-1, values, values)
     shares: np.ndarray = confusion / confusion.sum(axis=(1, 2), keepdims=True)
     return shares
 
 
-def _kappa(confusion: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _kappa(
+    confusion: np.ndarray,
+    share: np.ndarray,
+) -> np.ndarray:
     """Return Cohen's kappa of each draw."""
     by_first = confusion.sum(axis=2)
     by_second = confusion.sum(axis=1)
-    chance = (by_first * by_second).sum(axis=1)
+    both = by_first * by_second
+    chance = both.sum(axis=1)
     kappa: np.ndarray = (share - chance) / (1 - chance)
     return kappa
 
 
 def _macro_f1(confusion: np.ndarray) -> float:
+    equal = np.diag(confusion)
     totals = confusion.sum(axis=0) + confusion.sum(axis=1)
     occurs = totals > 0
-    f1 = 2 * np.diag(confusion)[occurs] / totals[occurs]
+    f1 = 2 * equal[occurs] / totals[occurs]
     return float(f1.mean())
 
 
@@ -110,7 +122,10 @@ def _explain_undefined(constant: Mapping[str, str]) -> str:
     """Return why kappa is undefined: which judges always give the same value; "" if it is defined."""
     if len(constant) == 2 and constant["first"] == constant["second"]:
         return f"both always say {constant['first']!r}"
-    return " and ".join(f"the {judge} always says {value!r}" for judge, value in constant.items())
+    reasons = []
+    for judge, value in constant.items():
+        reasons.append(f"the {judge} always says {value!r}")
+    return " and ".join(reasons)
 
 
 def _interval(values: np.ndarray, items: int) -> Interval:
@@ -118,5 +133,5 @@ def _interval(values: np.ndarray, items: int) -> Interval:
     mean = float(values[0])
     if items < 2:
         return Interval(mean, None, None)
-    low, high = np.quantile(values[1:], [0.025, 0.975])
+    low, high = np.quantile(values[1:], BOUNDS)
     return Interval(mean, min(low, mean), max(high, mean))

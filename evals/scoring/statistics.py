@@ -23,7 +23,7 @@ DRAWS_PER_TEST = 400  # so the smallest p of a family of tests, times their numb
 REFINED = 0.005  # a p below this is estimated again with the draws that the family needs
 GROUP = 8  # differences whose signs are drawn together: one random byte
 Z = 1.959964  # the normal distribution's quantile of a 95 % interval
-_BOUNDS = (0.025, 0.975)  # quantiles of a 95 % interval
+BOUNDS = (0.025, 0.975)  # quantiles of a 95 % interval
 
 Values = Sequence[float] | np.ndarray
 
@@ -62,7 +62,10 @@ def estimate_difference(groups: Sequence[np.ndarray]) -> Interval:
 
 
 def _interval(
-    groups: Sequence[Values], lowest: float, highest: float, weights: Values | None = None
+    groups: Sequence[Values],
+    lowest: float,
+    highest: float,
+    weights: Values | None = None,
 ) -> Interval:
     """Return Wilson's interval (1927) with the effective number of queries of Korn and Graubard
     (1998): as many as a share would need for the standard error of this mean.
@@ -82,17 +85,23 @@ def _interval(
     error = 0.0
     share_error = 0.0
     for column, column_mean in zip(columns, means, strict=True):
-        weight = np.ones(len(column)) if weights is None else np.asarray(weights, dtype=np.float64)
+        weight = np.ones(len(column))
+        if weights is not None:
+            weight = np.asarray(weights, dtype=np.float64)
         squares = (weight / (weight.sum() * len(columns))) ** 2
-        error += float(squares @ ((column - column_mean) / width) ** 2 + spread * squares.mean())
+        deviations = (column - column_mean) / width
+        error += float(squares @ deviations**2 + spread * squares.mean())
         share_error += float(squares.sum() + squares.mean())
     effective = spread / error if error > TIE**2 else 1 / share_error
     centre = share + Z**2 / (2 * effective)
-    half = Z * math.sqrt(spread / effective + (Z / (2 * effective)) ** 2)
+    correction = (Z / (2 * effective)) ** 2
+    half = Z * math.sqrt(spread / effective + correction)
     shrink = width / (1 + Z**2 / effective)
     # Rounding may take an end beyond its bound.
-    low = max(lowest, lowest + (centre - half) * shrink)
-    high = min(highest, lowest + (centre + half) * shrink)
+    below = (centre - half) * shrink
+    above = (centre + half) * shrink
+    low = max(lowest, lowest + below)
+    high = min(highest, lowest + above)
     return Interval(mean, low, high)
 
 
@@ -116,14 +125,17 @@ def means_of_resamples(rows: np.ndarray) -> np.ndarray:
     means = []
     for draws in _draw_queries(queries):
         # Each resample has counters of its own, so that one bincount serves the block.
-        counters = draws + np.arange(len(draws))[:, None] * queries
+        starts = np.arange(len(draws)) * queries
+        counters = draws + starts[:, None]
         times_drawn = np.bincount(counters.ravel(), minlength=draws.size).reshape(draws.shape)
         means.append(times_drawn.astype(np.float64) @ rows / queries)
     return np.concatenate(means)
 
 
 def share_closed(
-    floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float]
+    floor: Sequence[float],
+    program: Sequence[float],
+    ceiling: Sequence[float],
 ) -> Interval | None:
     """Return (program - floor) / (ceiling - floor) of the means.
 
@@ -135,13 +147,16 @@ def share_closed(
     floor_mean, program_mean, ceiling_mean = rows.mean(axis=0)
     if not ceiling_mean - floor_mean > TIE:
         return None
-    share = float((program_mean - floor_mean) / (ceiling_mean - floor_mean))
-    of_floor, of_program, of_ceiling = means_of_resamples(rows).T
+    gained = program_mean - floor_mean
+    share = float(gained / (ceiling_mean - floor_mean))
+    resampled = means_of_resamples(rows)
+    of_floor, of_program, of_ceiling = resampled.T
     gap = of_ceiling - of_floor
-    if len(rows) < 2 or np.quantile(gap, _BOUNDS[0]) <= TIE:
+    if len(rows) < 2 or np.quantile(gap, BOUNDS[0]) <= TIE:
         # The ratio has no bounded interval (Fieller 1954).
         return Interval(share, None, None)
-    low, high = np.quantile((of_program - of_floor) / np.maximum(gap, TIE), _BOUNDS)
+    shares = (of_program - of_floor) / np.maximum(gap, TIE)
+    low, high = np.quantile(shares, BOUNDS)
     return Interval(share, float(low), float(high))
 
 
@@ -192,19 +207,19 @@ def run_tests(contrasts: Sequence[Sequence[np.ndarray]], fewest: int = 1) -> lis
     moved = [bool(count_moved(groups)) for groups in contrasts]
     tests = max(fewest, sum(moved))
     results = [_test(groups, tests) for groups in contrasts]
-    ps = [result.p for result, is_moved in zip(results, moved, strict=True) if is_moved]
-    corrected = iter(holm(ps, tests))
-    adjusted = []
-    for result, is_moved in zip(results, moved, strict=True):
-        adjusted.append(result._replace(p_holm=next(corrected) if is_moved else 1.0))
-    return adjusted
+    numbers = [number for number, is_moved in enumerate(moved) if is_moved]
+    corrected = holm([results[number].p for number in numbers], tests)
+    for number, p_holm in zip(numbers, corrected, strict=True):
+        results[number] = results[number]._replace(p_holm=p_holm)
+    return results
 
 
 def _test(groups: Sequence[np.ndarray], tests: int) -> PairedTest:
     # Each query's part of the mean over groups.
-    shares = np.concatenate([group / (len(group) * len(groups)) for group in groups])
-    wins = int((shares > 0).sum())
-    losses = int((shares < 0).sum())
+    parts = [group / (len(group) * len(groups)) for group in groups]
+    shares = np.concatenate(parts)
+    wins = int(np.count_nonzero(shares > 0))
+    losses = int(np.count_nonzero(shares < 0))
     return PairedTest(
         *estimate_difference(groups),
         p=sign_flip(shares, tests=tests),
@@ -230,9 +245,13 @@ def fewest_moved(tests: int) -> int:
     return math.floor(math.log2(tests / ALPHA)) + 2
 
 
-def subtract_columns(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
+def subtract_columns(
+    before: Sequence[float],
+    after: Sequence[float],
+) -> np.ndarray:
     """Return after - before, and 0 where they differ by less than `TIE`."""
-    differences = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
+    differences = np.asarray(after, dtype=np.float64)
+    differences = differences - np.asarray(before, dtype=np.float64)
     differences[np.abs(differences) < TIE] = 0.0
     return differences
 
@@ -281,7 +300,8 @@ def _p_of_random_signs(
     seed: int,
 ) -> float:
     sums = _random_signed_sums(moved, permutations, seed)
-    count = int((np.abs(sums) >= extreme).sum())
+    is_extreme = np.abs(sums) >= extreme
+    count = int(is_extreme.sum())
     return (count + 1) / (permutations + 1)
 
 
@@ -292,12 +312,17 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray:
+def _random_signed_sums(
+    values: np.ndarray,
+    count: int,
+    seed: int,
+) -> np.ndarray:
     """Return `count` sums under random signs.
 
     A random byte is an index into the table of the signed sums of eight values.
     """
-    groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
+    missing = -len(values) % GROUP
+    groups = np.pad(values, (0, missing)).reshape(-1, GROUP)
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
     offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
     generator = np.random.default_rng(seed)
@@ -333,15 +358,17 @@ def detectable_difference(groups: Sequence[np.ndarray], tests: int) -> float | N
     pooled_terms = []
     for group in groups:
         if len(group) > 1:
-            variance = float(group.var(ddof=1)) / len(group) / len(groups) ** 2
-            squared_errors.append(variance)
-            pooled_terms.append(variance**2 / (len(group) - 1))
+            variance = float(group.var(ddof=1))
+            squared_error = variance / len(group) / len(groups) ** 2
+            squared_errors.append(squared_error)
+            pooled_terms.append(squared_error**2 / (len(group) - 1))
     total = math.fsum(squared_errors)
     if not math.sqrt(total) > TIE:
         return None
     freedom = total**2 / math.fsum(pooled_terms)
     quantiles = stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)
-    return float(quantiles * (1 + 1 / (3 * steps)) * math.sqrt(total))
+    loss_of_power = 1 + 1 / (3 * steps)
+    return float(quantiles * loss_of_power * math.sqrt(total))
 
 
 def holm(ps: Sequence[float], tests: int = 0) -> list[float]:
@@ -352,8 +379,10 @@ def holm(ps: Sequence[float], tests: int = 0) -> list[float]:
     """
     adjusted = [0.0] * len(ps)
     floor = 0.0
+    number = max(tests, len(ps))
     ascending = sorted(range(len(ps)), key=ps.__getitem__)
     for rank, index in enumerate(ascending):
-        floor = max(floor, min(1.0, (max(tests, len(ps)) - rank) * ps[index]))
+        corrected = min(1.0, (number - rank) * ps[index])
+        floor = max(floor, corrected)
         adjusted[index] = floor
     return adjusted

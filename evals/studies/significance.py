@@ -71,7 +71,10 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
     rows = dict.fromkeys(row for by_row in values.values() for row in by_row)
     rows.pop(baseline, None)
     for row in rows:
-        tasks = [task for task in values if len(_differences(values, task, baseline, row, metrics))]
+        tasks = []
+        for task in values:
+            if len(_differences(values, task, baseline, row, metrics)):
+                tasks.append(task)
         families = group_by_family(tasks, metrics).values()
         contrasts += [(row, members) for members in families if len(members) > 1]
         contrasts += [(row, (task,)) for task in tasks]
@@ -85,12 +88,16 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     """
     metrics = metrics or {}
     first_task: Mapping[str, Mapping[str, float]] = next(iter(values.values()), {})
-    rows = [row for row in first_task if all(by_row.get(row) for by_row in values.values())]
+    rows = []
+    for row in first_task:
+        if all(by_row.get(row) for by_row in values.values()):
+            rows.append(row)
 
     def signed_mean(row: str) -> float:
         means = []
         for task, by_row in values.items():
-            means.append(_sign(metrics, task) * fmean(by_row[row].values()))
+            sign = _sign(metrics.get(task, ""))
+            means.append(sign * fmean(by_row[row].values()))
         return fmean(means)
 
     best = max(rows, key=signed_mean, default="")
@@ -103,12 +110,16 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     return best, {test.row: test for test in tests}
 
 
-def _sign(metrics: Metrics, task: str) -> int:
-    return -1 if is_lower_better(metrics.get(task, "")) else 1
+def _sign(metric: str) -> int:
+    return -1 if is_lower_better(metric) else 1
 
 
 def _differences(
-    values: Values, task: str, baseline: str, row: str, metrics: Metrics
+    values: Values,
+    task: str,
+    baseline: str,
+    row: str,
+    metrics: Metrics,
 ) -> np.ndarray:
     before = values[task].get(baseline, {})
     after = values[task].get(row, {})
@@ -116,7 +127,7 @@ def _differences(
     differences = subtract_columns(
         [before[query] for query in shared], [after[query] for query in shared]
     )
-    return differences * _sign(metrics, task)
+    return differences * _sign(metrics.get(task, ""))
 
 
 def _test_together(
@@ -145,7 +156,7 @@ def describe_tests(tests: Sequence[RowTest], baseline: str) -> list[str]:
     for test in tests:
         if len(test.tasks) == 1 and test.row in over_several:
             continue
-        difference = test.result.difference * (-1 if is_lower_better(test.metric) else 1)
+        difference = test.result.difference * _sign(test.metric)
         row = test.json() | {"difference": difference, "family": "this study"}
         sentences.append(describe_verdict(row, test.row, baseline, f" ({test.place})"))
     return sentences
