@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,10 @@ def _forget_edited_modules() -> None:
     two runs in a notebook.
     """
     if user_files.forget_changed():
-        for name in _list_watched_modules():
+        for name, file in _list_watched_modules().items():
             del sys.modules[name]
+            # Bytecode is told from its source by seconds and size, which an edit can leave as they are.
+            Path(cache_from_source(file)).unlink(missing_ok=True)
         importlib.invalidate_caches()
 
 

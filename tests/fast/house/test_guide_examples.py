@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 from conftest import ROOT
-from test_counts import bare_counts
 from test_readability import NEVER, NODES_A_LINE_OF_A_FILE, all_docstrings, count_nodes
 
 import environments
@@ -26,7 +25,6 @@ def test_an_example_is_written_as_our_own_files_are(name):
     lines = [line for line in BLOCKS[name].splitlines() if line.strip()]
     assert count_nodes(tree) / len(lines) <= NODES_A_LINE_OF_A_FILE
     assert not re.search(rf"\b({'|'.join(NEVER)})\b", all_docstrings(tree))
-    assert list(bare_counts(BLOCKS[name])) == []
 
 
 def test_the_new_benchmark_of_the_guide_is_loaded_and_run(tmp_path, monkeypatch, run):

@@ -102,9 +102,8 @@ def test_equal_requests_are_sent_once_over_all_cells_and_one_budget_holds_for_th
     file = tmp_path / "study.toml"
     file.write_text(f"{text}\n[budget]\ncalls = 5\n")
     first = start(tmp_path / "place")
-    assert (
-        "the budget of 5 model calls is used up" in first.communicate()[1] and first.returncode == 8
-    )
+    report, _ = first.communicate()
+    assert "the budget of 5 model calls is used up" in report and first.returncode == 8
     assert len(server.requests) == 5
     file.write_text(text)
     second = start(tmp_path / "place")
