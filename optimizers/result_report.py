@@ -130,24 +130,23 @@ def _headings(learnt: JsonMapping) -> list[str]:
 def _candidates(learnt: JsonMapping) -> ResultTable:
     is_tuned = any(row["parameters"] for row in learnt["candidates"])
     has_folds = any("change" in row for row in learnt["candidates"])
-    heads = ["candidate", "validation", "95 % interval"]
+    heads = ["candidate", "validation (queries)", "95 % interval"]
     if has_folds:
         heads.append("change")
-    heads += ["train", "parameters" if is_tuned else "demos", "calls", "tokens", "price"]
+    heads += ["train (queries)", "parameters" if is_tuned else "demos", "calls", "tokens", "price"]
     rows = []
     for row in learnt["candidates"][:ROWS]:
         validation = row["validation"]
         train = row["train"]
-        is_trained_on_all = train["queries"] >= learnt["queries"]["train"]
         cells = [
             _candidate_name(row, learnt["candidate"]),
-            _mean(validation, is_complete=row["whole"]),
+            _mean(validation),
             _interval(validation),
         ]
         if has_folds:
             change = row.get("change")
             cells.append(number(change, "{:+.4f}", ""))
-        cells.append(_mean(train, is_complete=is_trained_on_all))
+        cells.append(_mean(train))
         if is_tuned:
             cells.append(_list_parameters(row["parameters"]))
         else:
@@ -181,27 +180,16 @@ def _interval(measured: JsonMapping) -> str:
     return "" if low is None else f"{low:.4f} to {high:.4f}"
 
 
-def _mean(measured: JsonMapping, *, is_complete: bool) -> str:
-    mean = measured["mean"]
-    if mean is None:
-        return ""
-    if is_complete:
-        return f"{mean:.4f}"
-    count = measured["queries"]
-    return f"{mean:.4f} ({count})"
+def _mean(measured: JsonMapping) -> str:
+    # In folds, each candidate has queries of its own; elsewhere an optimizer may give one up.
+    return number(measured["mean"], f"{{:.4f}} ({measured['queries']})", "")
 
 
 def _notes(learnt: JsonMapping) -> list[str]:
-    lines = []
     hidden_count = len(learnt["candidates"]) - ROWS
     if hidden_count > 0:
-        lines.append(f"learnt.json has {plural(hidden_count, 'more candidate')}")
-    sizes = learnt["queries"]
-    for row in learnt["candidates"][:ROWS]:
-        for part_name in ("train", "validation"):
-            if 0 < row[part_name]["queries"] < sizes[part_name]:
-                return [*lines, "(n): evaluated on n of the queries"]
-    return lines
+        return [f"learnt.json has {plural(hidden_count, 'more candidate')}"]
+    return []
 
 
 def _gain(learnt: JsonMapping) -> list[str]:
@@ -219,7 +207,8 @@ def _gain(learnt: JsonMapping) -> list[str]:
     if learnt["kept"] == "start":
         start = "nothing is better than the start, which is kept; "
     return [
-        f"{start}validation {before:.4f} to {after:.4f}: {difference:+.4f}{_gain_interval(gain)}, "
+        f"{start}validation {before:.4f} to {after:.4f} over {queries(learnt['after']['queries'])}: "
+        f"{difference:+.4f}{_gain_interval(gain)}, "
         f"p {p:.3g}{_correction(gain)}: {_verdict(gain)}; "
         f"{wins} won, {ties} tied, {losses} lost"
     ]
