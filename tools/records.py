@@ -283,6 +283,13 @@ def usage_json(usage: Usage) -> dict[str, Any]:
     }
 
 
+def requests_json(usage: Usage) -> dict[str, Any]:
+    """Write the usage of requests as JSON: without repairs, which the program of a query counts."""
+    row = usage_json(usage)
+    del row["repairs"]
+    return row
+
+
 def usage_from_json(row: dict[str, Any]) -> Usage:
     """Read the output of `usage_json`; keys that a later version added are ignored."""
     return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})

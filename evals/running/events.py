@@ -150,16 +150,10 @@ Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the 
 def line(event: Event, at: float) -> str:
     """Write an event in a line of ASCII; `at` is in seconds since 1970."""
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-    return (
-        json.dumps(
-            {
-                "event": _NAMES[type(event)],
-                "time": when,
-                **asdict(event),
-            }
-        )
-        + "\n"
-    )
+    values = asdict(event)
+    if isinstance(event, Progress):
+        del values["status"]["usage"]["repairs"]  # as in `requests_json`
+    return json.dumps({"event": _NAMES[type(event)], "time": when, **values}) + "\n"
 
 
 class EventWriter:

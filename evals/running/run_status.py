@@ -24,7 +24,7 @@ from tools import files
 from tools.cli import typed_as
 from tools.cli_options import to_command_line
 from tools.errors import BudgetReached, ProviderRefused
-from tools.records import JsonMapping, JsonObject, usage_json
+from tools.records import JsonMapping, JsonObject, requests_json
 
 if TYPE_CHECKING:
     from evals.running.ready import PreparedRun
@@ -167,7 +167,7 @@ class RunStatus:
                 "calls_in_flight": calls.in_flight,
                 "calls_limit": calls.limit,
                 "calls_waiting": calls.waiting,
-                "usage": usage_json(calls.usage),
+                "usage": requests_json(calls.usage),
                 "pid": os.getpid(),
             }
 

@@ -24,7 +24,7 @@ from tools.cli import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.models.storage import request_store
 from tools.models.storage.request_store import parse_row, translate_sqlite_errors
-from tools.records import JsonObject, Usage, usage_from_json, usage_json
+from tools.records import JsonObject, Usage, requests_json, usage_from_json
 from tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 
 _LOG = logging.getLogger("sextant")
@@ -82,15 +82,13 @@ class UsageTotals(NamedTuple):
 
     def json(self) -> JsonObject:
         """Return the books as --json prints them."""
-        spent = usage_json(self.usage)
-        del spent["repairs"]  # the program counts them, in the usage of a query
         failed = {"failed": sum(self.faults.values()), "faults": dict(sorted(self.faults.items()))}
         return {
             "sent": self.sent,
             "answered": self.answered,
             **failed,
             "cached": self.cached,
-            **spent,
+            **requests_json(self.usage),
         }
 
 

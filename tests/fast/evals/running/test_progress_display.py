@@ -251,6 +251,8 @@ def test_the_command_tells_a_run_from_its_start_to_the_object_that_json_prints(r
     names = [row["event"] for row in rows]
     assert names[0] == "started" and names[-1] == "ended" and names[-2] == "progress"
     assert names.count("query") == 12 == rows[0]["queries"] and set(names) <= set(EVENTS)
+    requests = [row["status"]["usage"] for row in rows if row["event"] == "progress"]
+    assert requests[-1]["calls"] > 0 and not any("repairs" in usage for usage in requests)
     assert rows[0].keys() - {"event"} == {field.name for field in dataclasses.fields(Started)}
     assert rows[-1].keys() - {"event"} == {field.name for field in dataclasses.fields(RunEnded)}
     assert rows[0]["budget"].keys() == {"usd", "tokens", "calls", "seconds"}
