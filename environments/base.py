@@ -15,6 +15,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.number_format import plural
 from tools.records import Query
+from tools.text import is_blank
 
 # query_id -> doc_id -> grade. Grades are the release's own, fractions included; 0 is "judged, not
 # relevant" and absence is "not judged", and the two are kept apart because some metrics tell them
@@ -323,7 +324,7 @@ def validate_environment(environment: Environment) -> None:
         grades = environment.qrels.get(query.query_id, {})
         relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}  # to nDCG at least
         location = f"{environment.task} in {environment.source}: query {query.query_id!r}"
-        if not query.text.strip():
+        if is_blank(query.text):
             raise DataError(f"{location} has no text")
         if not relevant:
             raise DataError(f"{location} has no judgement above 0, so nothing can be found for it")

@@ -161,15 +161,12 @@ def loads(line: bytes | str) -> Any:
 
 
 def dumps(row: Any) -> str:
-    """Write a value as a line of JSON, not escaped to ASCII, at orjson's speed."""
-    try:
-        return orjson.dumps(row).decode()
-    except TypeError:  # lone surrogates
-        return json.dumps(row, ensure_ascii=False)
+    """Write a value as a line of JSON; halves of surrogate pairs are escaped, and no other character."""
+    return encode_row(row).decode()
 
 
 def encode_row(row: Any) -> bytes:
-    """Return the bytes of `dumps` in a file; halves of surrogate pairs are escaped."""
+    """Return the bytes of `dumps`, at orjson's speed."""
     try:
         return orjson.dumps(row)
     except TypeError:

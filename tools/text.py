@@ -121,6 +121,11 @@ def sentences(text: str) -> list[str]:
     return [sentence for piece in _SENTENCE_END.split(text) if (sentence := piece.strip())]
 
 
+def is_blank(text: str) -> bool:
+    """Return whether nothing of a text can be seen: it has blanks, NULs and their like alone."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
+
+
 def replace_surrogates(text: str) -> str:
     """Replace halves of surrogate pairs, which UTF-8 does not have, and no tokenizer accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")

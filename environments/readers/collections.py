@@ -34,7 +34,7 @@ from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.installation import explain_missing
 from tools.number_format import choose_verb, plural
 from tools.records import Document, JsonObject
-from tools.text import has_unspaced_words
+from tools.text import has_unspaced_words, is_blank
 
 _Value = TypeVar("_Value")
 _DOCUMENT_IDS = ("_id", "id", "doc_id", "docid", "document_id", "docno", "pid")
@@ -82,7 +82,12 @@ _OF_TAGS: dict[str, dict[str, tuple[str, ...]]] = {
 _WITHOUT_HEADER = {
     "documents": ("id", "text"),
     "queries": ("query_id", "query"),
-    "judgements": ("query_id", "", "doc_id", "grade"),  # nobody reads TREC's second column
+    "judgements": (
+        "query_id",
+        "",
+        "doc_id",
+        "grade",
+    ),  # nobody reads TREC's second column, the iteration
 }
 _NONE = "N/A"  # BRIGHT's id in a list without documents
 _NAMED = 5  # columns or files in a message
@@ -435,7 +440,7 @@ def describe_data_issues(
     )
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = vain
-    counts["queries without a text"] = sum(not text.strip() for text in queries.values())
+    counts["queries without a text"] = sum(map(is_blank, queries.values()))
     counts["queries without blanks between words, which bm25(analyzer=bigrams) finds"] = sum(
         map(has_unspaced_words, queries.values())
     )
@@ -615,14 +620,14 @@ class _Table:
         header = {
             normalise_column(cell.strip('"')) for cell in (first.split(separator) if first else ())
         }
-        named = {*chain(*self._joined.values())}
-        if is_csv or header & named or len(header & {*chain(*self._known.values())}) > 1:
+        given = {*chain(*self._joined.values())}
+        if is_csv or header & given or len(header & {*chain(*self._known.values())}) > 1:
             yield from tables.read_headed(path, (), separator)
             return
         names = _WITHOUT_HEADER.get(self.name, ())
+        named = ", ".join(name or "iteration" for name in names)
         form = (
-            f" ({', '.join(filter(None, names))}), or a first line that names the columns; --column says how "
-            f"they are called"
+            f" ({named}), or a first line that names the columns; --column says how they are called"
         )
         for location, cells in tables.read_cells(path, len(names), separator, form):
             yield location, {name: cell for name, cell in zip(names, cells, strict=True) if name}

@@ -28,6 +28,7 @@ from tools.corpus import FORMAT, Corpus, open_or_store
 from tools.errors import DataError
 from tools.interrupts import check_interrupts
 from tools.records import Document
+from tools.text import is_blank
 
 # Characters of documents from which on a corpus is stored: about a quarter of a second of reading
 LARGE = 8_000_000
@@ -192,7 +193,7 @@ def _check_documents(
         if (budget := budget - len(document.title) - len(document.text)) < 0:
             raise raw_files.unpack_limit_error(location)
         has_words = has_words or any(map(str.isalnum, document.title + document.text))
-        counts["documents without a text"] += not (document.title.strip() or document.text.strip())
+        counts["documents without a text"] += is_blank(document.title + document.text)
         yield document
     if not has_words:
         raise DataError(f"{files[0]} has no words in it; nothing can be searched")

@@ -17,6 +17,7 @@ from tools.corpus import StoredIds
 from tools.errors import DataError
 from tools.number_format import plural
 from tools.records import Hit, Hits
+from tools.text import is_blank
 
 Ids = Collection[str]  # of documents
 _LEAST_GROUPS = 1_000  # of scores, of which NumPy takes the best of each: rows of fewer take longer
@@ -90,7 +91,7 @@ class Retriever(ABC):
         """Return the hits of every search, in order, equal to the last digit to those of
         `search` for it alone.
         """
-        wordy = [search for search in searches if search.text.strip() and k > 0]
+        wordy = [search for search in searches if k > 0 and not is_blank(search.text)]
         results = self._search_many(wordy, k) if wordy else []
         if self.known is not None and wordy:
             try:
@@ -99,7 +100,8 @@ class Retriever(ABC):
                 raise DataError(f"retriever {self.name} {error}; {_ANSWER}") from None
         answers = map(Hits.of, results)
         return [
-            next(answers) if search.text.strip() and k > 0 else Hits([], []) for search in searches
+            Hits([], []) if k <= 0 or is_blank(search.text) else next(answers)
+            for search in searches
         ]
 
     @abstractmethod

@@ -33,7 +33,7 @@ from tools.retrievers.base import Search
 from tools.retrievers.neural.model_table import ModelRow, find_row, name_model
 from tools.retrievers.vectors.embedder import Embedder, Vectors, chunk_by_size, require_finite
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
-from tools.text import encodable
+from tools.text import encodable, is_blank
 
 # In one request OpenAI takes 2,048 texts, whose vectors may be more than the 32 MB of an answer,
 # and 300,000 tokens, of at least one byte each; Gemini 100 texts. A server that takes fewer
@@ -132,7 +132,7 @@ class ApiEmbedder(Embedder):
         for a text that it refuses or an answer without a vector per text.
         """
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        rows = [row for row, text in enumerate(texts) if text.strip()]
+        rows = [row for row, text in enumerate(texts) if not is_blank(text)]
         inputs = [self._row.document_text(texts[row]) for row in rows]
         with _resumable(f"what {self.name} has embedded is kept, and "):
             for row, embedded in zip(rows, self._embed(inputs, kept=False), strict=True):
@@ -142,7 +142,7 @@ class ApiEmbedder(Embedder):
 
     def _require_direction(self, vector: NDArray[np.float32], text: str) -> None:
         """Raise DataError for a vector of zeros, by which nothing can be ranked; some servers give it for any text."""
-        if text.strip() and not vector.any():
+        if not is_blank(text) and not vector.any():
             raise DataError(f"{self.name} gave a vector of zeros for {abbreviate(text)!r}")
 
     def queries(self, searches: Sequence[Search]) -> Vectors:

@@ -344,6 +344,10 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
         {"corpus.jsonl": '{"_id": "é"}'.encode("latin-1")},
         "line 1: byte 0xe9 is not UTF-8; write the file",
     ),
+    "three columns of four": (
+        {"qrels/test.tsv": b"1\td3\t1\n"},
+        r"3 columns where 4 are expected \(query_id, iteration, doc_id, grade\)",
+    ),
     "an object of lists": (
         {"corpus.jsonl": b'{"data": [{"_id": "d3"}]}'},
         "known as the id .*'data'. A row is a JSON object a line",

@@ -1,8 +1,10 @@
 """Ingesting: columns, filters, cleaning, duplicates, cutting, private texts, and what is said before all that."""
 
 import json
+import os
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -253,6 +255,17 @@ HEARING = """PRELIMINARY MATTER
     The Chairman. Thank you.
 
     Senator O'Neil [presiding]. Go on."""
+
+
+def test_a_file_whose_name_is_no_utf_8_is_left_out_and_named(tmp_path):
+    (tmp_path / "notes").mkdir()
+    for name in (b"n\xf6n.md", b"fine.md"):
+        Path(os.fsdecode(bytes(tmp_path / "notes") + b"/" + name)).write_text("A rope tram.")
+    corpus = CorpusSettings(path=str(tmp_path / "notes"))
+    source = ingest(corpus, CleanSettings(), CutSettings(), tmp_path / "home")
+    assert list(texts(source)) == ["fine.md"] and source.counts["files that cannot be read"] == 1
+    [row] = [line for file in tmp_path.rglob("dropped.jsonl") for line in file.open()]
+    assert json.loads(row)[0] == "n\udcf6n.md"
 
 
 def test_a_transcript_is_cut_where_somebody_begins_to_speak():

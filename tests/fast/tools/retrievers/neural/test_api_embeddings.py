@@ -127,9 +127,9 @@ def test_formats_and_instructions_of_the_row_reach_the_server(server, table):
 
 
 def test_blank_documents_are_not_sent_and_get_the_zero_vector(server):
-    vectors = ApiEmbedder(server.spec).documents(["a text", " \n", "another"])
-    assert not vectors[1].any() and vectors[[0, 2]].any(axis=1).all()
-    assert " \n" not in sent(server)
+    vectors = ApiEmbedder(server.spec).documents(["a text", " \n", "another", "\0"])
+    assert not vectors[[1, 3]].any() and vectors[[0, 2]].any(axis=1).all()
+    assert {" \n", "\0"}.isdisjoint(sent(server))
 
 
 def test_the_number_of_dimensions_is_asked_for_and_checked(server):
