@@ -37,6 +37,7 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     The first observation is the query; `{"name": "search", "arguments": {"query": "..."}}` is an action. After
     `max_turns` an episode is truncated, and scored by the ranking that its trace would have handed in.
+    `info["refused"]` says whether a call did nothing; the observation has the "error".
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012  # as its base class has it
@@ -80,7 +81,7 @@ class SearchEnv(gymnasium.Env[str, str]):
             observation.reward,
             observation.done and not self._turns.cut,
             self._turns.cut,
-            {},
+            {"refused": observation.refused is not None},
         )
 
     def close(self) -> None:

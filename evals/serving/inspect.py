@@ -16,7 +16,7 @@ with importing_extra("inspect", __name__):
     from inspect_ai.dataset import Sample
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
-    from inspect_ai.tool import Tool, ToolDef
+    from inspect_ai.tool import Tool, ToolDef, ToolError
 
 from environments.opaque_ids import reveal
 from evals.running.runner import submission_record
@@ -33,6 +33,8 @@ def _make_tool(state: TaskState, episode: Episode, name: str) -> Tool:
     async def use(**arguments: Any) -> str:
         observation = episode.act(name, arguments)
         state.completed = observation.done
+        if observation.refused:
+            raise ToolError(observation.text)
         return observation.text
 
     return ToolDef(use, name=name).as_tool()

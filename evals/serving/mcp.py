@@ -25,6 +25,7 @@ from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from starlette.datastructures import Headers
@@ -235,7 +236,12 @@ class McpServer:
         """Serve it on stdin and stdout until the client goes away; its requests so far are answered."""
         pending_ids = set[Any]()
         options = self.server.create_initialization_options()
-        lines: Any = read_lines(pending_ids)
+
+        async def refuse(error: NoMessage) -> None:
+            answer = types.JSONRPCError.model_validate(error.as_answer())
+            await ours.send(SessionMessage(answer))
+
+        lines: Any = read_lines(pending_ids, refuse)
         async with stdio_server(stdin=lines) as (theirs, ours):
             await self.server.run(theirs, Answers(ours, pending_ids), options)
 
@@ -324,21 +330,19 @@ class McpServer:
         arguments: JsonObject,
         reported_usage: Any,
     ) -> tuple[list[str], bool]:
-        """Return the texts that are the result of a call, and whether it failed here."""
+        """Return the texts that are the result of a call, and whether they say why it was not done."""
         try:
             try:
                 episode = self.clients.present(client, new=tool == "next_query")
             except SessionRefusal as refusal:
                 booked = "" if reported_usage is None else f"; {NOT_BOOKED}"
-                return [_error(f"{refusal}{booked}")], False
+                return [_error(f"{refusal}{booked}")], True
             if reported_usage is not None:
                 episode.charge(reported_usage)
             if tool == "next_query":
                 return [as_json(query_for_agent(episode.query))], False
             observation = episode.act(tool, arguments)
-        except SessionRefusal as refusal:
-            return [_error(str(refusal))], False
-        except UsageError as error:
+        except (SessionRefusal, UsageError) as error:
             return [_error(str(error))], True
         except Exception as error:  # noqa: BLE001  # of a search engine, which may be a user's own
             _LOG.warning(
@@ -353,7 +357,7 @@ class McpServer:
             texts.append(as_json({"ignored": unknown}))
         if self._rewards:
             texts.append(as_json({"reward": observation.reward, "done": observation.done}))
-        return texts, False
+        return texts, observation.refused is not None
 
 
 async def _read_params(ctx: Any, call_next: Callable[[Any], Any]) -> Any:

@@ -1,14 +1,14 @@
 """Messages of the Model Context Protocol before its SDK reads them, in the forms that clients send.
 
 The SDK takes a request whose id is 1.0 for a notification, and answers nothing; a line that begins
-with a byte order mark, or has half of a surrogate pair, is dropped; and pending requests are
-dropped if stdin ends.
+with a byte order mark, or has half of a surrogate pair, is dropped; bytes that are no UTF-8 are
+replaced, and the rest is searched; and pending requests are dropped if stdin ends.
 """
 
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
 import anyio
@@ -74,8 +74,11 @@ def write_message(message: JsonObject) -> str:
     return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
-async def read_lines(pending_ids: set[Any]) -> AsyncIterator[str]:
-    """Yield the messages on stdin, and add the ids of requests to `asked`; end once these are answered.
+async def read_lines(
+    pending_ids: set[Any], refuse: Callable[[NoMessage], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """Yield the messages on stdin, and add the ids of requests to `pending_ids`; end once these are
+    answered. A line that is no message is answered by `refuse`.
 
     From here on others in this process find stdin empty.
     """
@@ -84,14 +87,15 @@ async def read_lines(pending_ids: set[Any]) -> AsyncIterator[str]:
     os.dup2(nothing, 0)
     os.close(nothing)
     # A thread may still read from it at the end, so nothing closes it.
-    wire = os.fdopen(descriptor, encoding="utf-8", errors="replace", closefd=False)
+    wire = os.fdopen(descriptor, "rb", closefd=False)
     async for line in anyio.wrap_file(wire):
-        if not line.strip("\ufeff \t\r\n"):
+        if not line.strip(b"\xef\xbb\xbf \t\r\n"):
             continue
         try:
             message = read_message(line)
         except NoMessage as error:
             print_stderr(f"a line on stdin was left out: {error}")
+            await refuse(error)
             continue
         if message.get("method") == "notifications/cancelled":
             request_id = (message.get("params") or {}).get("requestId")

@@ -56,6 +56,7 @@ class SearchObservation(Observation):
     """The result of an action."""
 
     text: str = Field("", description="JSON; after reset the query, with what counts as a find")
+    refused: bool = Field(False, description="whether the action did nothing; text has the error")
 
 
 class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
@@ -94,6 +95,7 @@ class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
         observation = self._host.act(episode, action.tool, action.arguments)
         return SearchObservation(
             text=observation.text,
+            refused=observation.refused is not None,
             done=observation.done,
             reward=observation.reward if self._rewards else None,
         )

@@ -123,7 +123,9 @@ class Turns:
         self.cut = not self.episode.over and self.left < 1
         if self.cut:
             reward += self.episode.cut()
-        return Observation("\n".join(one.text for one in observations), reward, self.episode.over)
+        text = "\n".join(one.text for one in observations)
+        refused = next((one.refused for one in observations if one.refused), None)
+        return Observation(text, reward, self.episode.over, refused)
 
 
 def _tagged_calls(text: str) -> list[str]:

@@ -11,3 +11,4 @@ class SearchAction(Action):
 
 class SearchObservation(Observation):
     text: str = ""  # JSON
+    refused: bool = False  # whether the action did nothing

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -123,6 +125,49 @@ def test_any_json_at_the_door_for_mcp_is_answered_or_refused_in_one_line(tmp_pat
         pinged = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert ask(server.port, "/mcp", json.dumps(pinged).encode(), **session)[0] == 200
         server.stop()
+
+
+def test_a_call_that_does_nothing_is_an_error_to_the_client_and_names_the_tools(tmp_path):
+    servers = []
+
+    def serve_mcp(host, place):
+        servers.append(mcp.McpServer(mcp.McpSessions(host)).web(place))
+        return Starlette()
+
+    with opened(serve_mcp, tmp_path):
+        [server] = servers
+        session = open_session(server.port)
+
+        def call(tool, **arguments):
+            params = {"name": tool, "arguments": arguments}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            answer = ask(server.port, "/mcp", json.dumps(message).encode(), **session)[1]
+            return json.loads(answer)["result"]
+
+        assert call("search", query="a word")["isError"], "no query is open"
+        assert not call("next_query")["isError"]
+        wrong = call("serch", query="a word")
+        assert wrong["isError"] and "there are search, read" in wrong["content"][0]["text"]
+        assert call("search")["isError"] and not call("search", query="a word")["isError"]
+        assert not call("submit", doc_ids=[])["isError"]
+        server.stop()
+
+
+def test_a_line_that_is_no_utf_8_is_refused_and_not_searched_for(tmp_path):
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    wrong = '{"jsonrpc": "2.0", "id": 2, "method": "München"}'.encode("latin-1")
+    door = ["--task", "congress", "--split", "dev", "--mcp", "stdio"]
+    done = subprocess.run(
+        [sys.executable, "-m", "evals.serve", *door, "--runs", tmp_path],
+        input=json.dumps(hello).encode() + b"\n" + wrong + b"\n",
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    [refused] = [answer for answer in answers if "error" in answer]
+    assert refused["error"]["message"] == "this is no UTF-8: byte 0xfc at 40"
+    assert len(answers) == 2 and refused["id"] is None
 
 
 def open_session(port):

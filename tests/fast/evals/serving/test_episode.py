@@ -123,10 +123,11 @@ def test_gymnasium_takes_our_environments_alone_and_several_at_a_time():
     assert environment.reset(seed=7)[0] == seen
     query = json.loads(seen)
     environment.reset(options={"query_id": query["query_id"]})
-    _, first, terminated, truncated, _ = environment.step(call("search", query=query["query"]))
-    assert not terminated and not truncated
-    _, second, terminated, truncated, _ = environment.step("no call of a tool")
+    _, first, terminated, truncated, info = environment.step(call("search", query=query["query"]))
+    assert not terminated and not truncated and not info["refused"]
+    seen, second, terminated, truncated, info = environment.step("no call of a tool")
     assert truncated and not terminated
+    assert info["refused"] and "there are search, read" in json.loads(seen)["error"]
     episode = environment.unwrapped._turns.episode
     assert first + second == pytest.approx(value(episode, "nDCG@10"), abs=1e-12)
     several = gymnasium.make_vec(name, num_envs=3, vectorization_mode="sync", **fields)
