@@ -12,6 +12,10 @@ from tools.records import Usage, usage_from_json
 UNREPORTED = Usage(
     unmetered=1, paid_usd=None, list_usd=None
 )  # by an agent that is served and has reported nothing
+BUDGET_OF_AGENTS = (
+    "agents outside say what they have spent when they end: the budget is exceeded by all that those "
+    "running at once spend; --max-concurrent 1 starts one at a time"
+)
 
 
 def brings_agents(program: str) -> bool:

@@ -27,7 +27,7 @@ import environments
 from environments.base import Environment
 from evals import run_folder
 from evals.running import object_programs, runner
-from evals.running.agent_limits import brings_agents, count_agents
+from evals.running.agent_limits import BUDGET_OF_AGENTS, brings_agents, count_agents
 from evals.running.identity import run_config
 from evals.running.ready import PreparedRun
 from evals.running.request import LIMITS, WORKERS, Request, SharedRequest
@@ -300,6 +300,8 @@ def _run(
         if request.again:
             ready.model.lm.anew = folder.ask_failed_again()
         if brings_agents(request.program):
+            if request.budget_usd or request.budget_tokens:
+                _LOG.warning(BUDGET_OF_AGENTS)
             ready.model.begin(folder.path, Usage())
             count_agents(request.program, terms.budget, folder.path, terms.ledger)
         else:

@@ -18,6 +18,7 @@ from evals.running.request import SYSTEMS, hash_command_files, hash_input_files,
 from evals.scoring.metrics import find_metric_source, is_custom
 from tools import code_digest, installation, retrievers
 from tools import plugins as names
+from tools.models.secrets import hash_variables
 from tools.records import JsonObject
 from tools.retrievers.base import Retriever
 from tools.user_files import PACKAGES, is_own
@@ -123,7 +124,9 @@ def run_conditions(
         "name": request.name,
         "parameters": dict(resolved.values),
         "limits": dict(resolved.limits),
-        "files": hash_input_files(resolved.values) | hash_command_files(request.program),
+        "files": hash_input_files(resolved.values)
+        | hash_command_files(request.program)
+        | hash_variables(request.env),
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},

@@ -3,8 +3,9 @@
 Keys go into requests, and never into a text that is shown or written.
 """
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,21 @@ def secret_values(least: int = _SHORTEST) -> list[str]:
     """Return the values of secrets in the environment that have at least `least` letters."""
     values = []
     for name, value in os.environ.items():
-        is_secret = name.endswith(_SECRET_NAMES) or name in _IN_HEADERS
-        if is_secret and len(value) >= least:
+        if is_secret(name) and len(value) >= least:
             values.append(value)
     return values
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the value of a variable of the environment is a secret, by its name."""
+    return name.endswith(_SECRET_NAMES) or name in _IN_HEADERS
+
+
+def hash_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of each variable's value, by "$NAME"; of a secret "", so that another key is no
+    other run, and nobody can try keys against a digest.
+    """
+    return {
+        f"${name}": "" if is_secret(name) else hashlib.sha256(get_secret(name).encode()).hexdigest()
+        for name in names
+    }

@@ -37,6 +37,8 @@ def test_a_budget_counts_the_agents_of_earlier_sittings(
     for options in (budget, budget, more, more):
         result = run(*command, *options)
         assert result.code == 8, result.err
+        says_by_how_much = "that those running at once spend" in " ".join(result.err.split())
+        assert says_by_how_much == (options[0] != "--budget-calls")
         (outcomes,) = tmp_path.rglob("outcomes.jsonl")
         outcomes_written.append(len(outcomes.read_text(encoding="utf-8").splitlines()))
     assert outcomes_written == [first, first, second, second]
@@ -96,7 +98,16 @@ def test_an_agent_gets_its_query_and_the_variables_that_are_named(run, tmp_path,
 
     usual = {"PATH", "SEXTANT_QUERY", "SEXTANT_MCP_URL", "SEXTANT_TOKEN", "SEXTANT_MCP_CONFIG"}
     assert usual <= variables() and not variables() & {"AGENTS_KEY", "OPENAI_API_KEY"}
-    assert "AGENTS_KEY" in variables("--env", "AGENTS_KEY")
+    monkeypatch.setenv("AGENTS_MODE", "quick")
+    both = ("--env", "AGENTS_KEY", "--env", "AGENTS_MODE")
+    assert {"AGENTS_KEY", "AGENTS_MODE"} < variables(*both)
+    monkeypatch.setenv("AGENTS_KEY", "sk-another")
+    variables(*both)
+    assert len(list((tmp_path / "4").rglob("outcomes.jsonl"))) == 1, "a key is no other agent"
+    monkeypatch.setenv("AGENTS_MODE", "thorough")
+    again = run(*command, "--runs", tmp_path / "4", *both)
+    configs = [file.read_text() for file in (tmp_path / "4").rglob("config.json")]
+    assert again.code == 0 and len(configs) == 2 and "sk-" not in "".join(configs)
     missing = run(*command, "--env", "NOT_THERE")
     assert missing.code == 2 and "--env NOT_THERE" in missing.err
     other = run("--program", "retrieve", "--task", "congress", "--env", "AGENTS_KEY")
