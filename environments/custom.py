@@ -225,9 +225,8 @@ def load(request: LoadRequest) -> Environment:
             else environment.documents
         )
         source = f"{collection.task}, {request.split} split, {name} judgements"
-        warnings += check_judged(
-            source, judgements.qrels, known, list_missing(judgements.qrels, known)
-        )
+        missing = list_missing(judgements.qrels, known)
+        warnings += check_judged(source, judgements, known, missing)
     judged = environment.judgements[headline]
     hidden = 0
     for query in environment.queries:
@@ -322,6 +321,7 @@ def _read_folder(folder: Path, settings: Settings, request: LoadRequest) -> dict
             settings.get("max_p", ""),
             request.split,
             [*chain(*judged.values()), *list_paths(beside)],
+            settings.get("relevant_from", 0.0),
         )
         for name, paths in (judged or {"gold": []}).items()
     }

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-from environments.base import COLUMNS, LEFT_OUT, Grades, Qrels
+from environments.base import COLUMNS, LEFT_OUT, Grades, Judgements, Qrels
 from environments.folders import leads_outside
 from environments.readers import document_ids, obliq_layout, raw_files, table_files, trec_tags
 from environments.readers import files as tables
@@ -119,6 +119,7 @@ def read_collection(
     separator: str = "",
     split: str = "all",
     other_files: Iterable[Path] = (),
+    relevant_from: float = 0.0,
 ) -> Collection:
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
@@ -126,7 +127,8 @@ def read_collection(
     they are unusual; "a+b" joins two. `files` are the files or folders of "documents", "queries"
     and "judgements", if there are several; `separator` ends the parent's name in a document's id,
     if parents are judged. Documents that are kept apart by split are those of `split`.
-    `other_files` are read elsewhere, so they are not left out. UsageError for a wrong argument,
+    `other_files` are read elsewhere, so they are not left out. `relevant_from` is the lowest grade
+    of a relevant document, 0 for all above 0. UsageError for a wrong argument,
     DataError for data that cannot be right.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
@@ -153,7 +155,8 @@ def read_collection(
         raise DataError(f"{place}: no query has a judgement: {mismatch} {origin}")
     texts = _select(asked.texts, qrels)
     missing = list_missing(qrels, corpus, separator)
-    warnings = check_judged(str(place), qrels, corpus, missing, f" {origin}")
+    judged_from = Judgements(qrels, relevant_from=relevant_from)
+    warnings = check_judged(str(place), judged_from, corpus, missing, f" {origin}")
     unjudged = asked.texts.keys() - qrels.keys()
     if alike := document_ids.find_alike(judgements.unknown, unjudged):
         count = plural(len(judgements.unknown), "judged query is", "judged queries are")
@@ -378,7 +381,7 @@ def _list_units(documents: Container[str], separator: str) -> Container[str]:
 
 def check_judged(
     source: str,
-    qrels: Qrels,
+    judgements: Judgements,
     documents: Container[str],
     missing: Sequence[str],
     hint: str = "",
@@ -390,10 +393,8 @@ def check_judged(
     its message.
     """
     lost = set(missing)
-    judged = set(chain(*qrels.values()))
-    relevant = {
-        doc_id for grades in qrels.values() for doc_id, grade in grades.items() if grade > 0
-    }
+    judged = set(chain(*judgements.qrels.values()))
+    relevant = set(chain(*map(judgements.relevant, judgements.qrels)))
     if not lost:
         return []
     mismatch = document_ids.compare(missing, "judgements", documents, "corpus")

@@ -21,11 +21,11 @@ class Gold {
     return own(this.units, docId) ?? docId;
   }
 
-  /** "gold", "partial" (it has a grade, but recall does not count it) or "". */
+  /** "gold", "partial" (its grade is below that of a relevant document) or "". */
   kind(docId) {
     const unit = this.unit(docId);
     if (this.relevant.has(unit)) return "gold";
-    return Object.hasOwn(this.grades, unit) && this.grades[unit] > 0 ? "partial" : "";
+    return Object.hasOwn(this.grades, unit) ? "partial" : "";
   }
 
   /** Note what a step does with relevant units; { all, fresh } are those in it, and those that surface in it. */
@@ -48,7 +48,7 @@ class Gold {
 /** A star in words and in sight: colour alone would not do. */
 function star(kind) {
   if (!kind) return el("span.star.none");
-  const words = kind === "gold" ? "relevant" : "graded";
+  const words = kind === "gold" ? "relevant" : "graded, but not relevant";
   return el(
     "span",
     { class: `star ${kind === "gold" ? "" : "hollow"}`, title: words },

@@ -352,6 +352,14 @@ def test_what_a_run_refuses_or_warns_of_is_not_ok_for_check(
         assert says in again["notes"][0] and again["notes"][0].startswith("Warning: ") == bool(says)
 
 
+def test_where_all_documents_from_the_level_on_are_missing_it_is_a_mismatch(notes):
+    (notes / "qrels" / "test.tsv").write_text(f"{JUDGED}q1\td1\t1\nq1\tx\t2\n")
+    environments.load(str(notes))
+    settings(notes, "relevant_from = 2")
+    with pytest.raises(DataError, match=r"none of the relevant documents \(1\) is in the corpus"):
+        environments.load(str(notes))
+
+
 def test_benchmark_toml_says_which_of_several_files_is_meant(notes):
     (notes / "queries_rewritten.jsonl").write_text('{"_id": "q1", "text": "cable railway"}\n')
     with pytest.raises(DataError, match=r'files = \{ queries = "queries.jsonl" \}'):
