@@ -94,30 +94,6 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable | 
                     )
     if not rows:
         return None
-    title = "Floor and ceiling"
-    metric_names = {metric for metric, _, _ in rows}
-    if len(metric_names) == 1:
-        # The metric is named once.
-        cells = [
-            [
-                *shown,
-                *hidden,
-                metric,
-            ]
-            for metric, shown, hidden in rows
-        ]
-        notes = [f"by {metric_names.pop()}", *NOTES]
-        csv_heads = [*CSV_HEADS, "metric"]
-        return report_table(
-            "gap",
-            title,
-            HEADS,
-            cells,
-            words=(1,),
-            long=(len(HEADS) - 1,),
-            csv_heads=csv_heads,
-            notes=notes,
-        )
     cells = [
         [
             *shown[:2],
@@ -134,7 +110,7 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable | 
     ]
     return report_table(
         "gap",
-        title,
+        "Floor and ceiling",
         heads,
         cells,
         words=(1, 2),
@@ -235,11 +211,11 @@ def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
 
 
 def _figure(value: float | None) -> str:
-    return number(value and value + 0.0, unknown="")
+    return number(value, "{:z.4f}", "")
 
 
 def _interval(value: float, low: float | None, high: float | None, *, percent: bool = False) -> str:
-    text = f"{value:.0%}" if percent else f"{round(value, 4) + 0.0:+.4f}"
+    text = f"{value:.0%}" if percent else f"{value:+z.4f}"
     form = "{:.0%}" if percent else "{:.3f}"
     return (
         text

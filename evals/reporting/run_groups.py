@@ -18,7 +18,7 @@ import environments
 from environments.base import INSTRUCTIONS
 from evals.run_descriptions import printable
 from evals.run_folder import Config
-from evals.scoring.metrics import is_lower_better
+from evals.scoring.metrics import orient
 from evals.scoring.scored_run import ScoredRun
 from evals.scoring.system_names import System, describe_run_system, name_settings
 from tools.errors import UsageError
@@ -228,9 +228,7 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
     for run in runs:
         mean = run.mean(run.metric)
         if mean is not None:
-            values[systems[run.name].resized(0)].append(
-                -mean if is_lower_better(run.metric) else mean
-            )
+            values[systems[run.name].resized(0)].append(orient(run.metric, mean))
 
     def order(run: ScoredRun) -> tuple[Any, ...]:
         """The best system comes first, pools by size after everything else."""

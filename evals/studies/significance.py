@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evals.reporting.verdicts import describe_verdict
-from evals.scoring.metrics import is_lower_better, metric_family
+from evals.scoring.metrics import metric_family, orient
 from evals.scoring.statistics import ALPHA, PairedTest, run_tests, subtract_columns
 from tools.number_format import plural
 from tools.records import JsonObject
@@ -96,8 +96,7 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     def signed_mean(row: str) -> float:
         means = []
         for task, by_row in values.items():
-            sign = _sign(metrics.get(task, ""))
-            means.append(sign * fmean(by_row[row].values()))
+            means.append(orient(metrics.get(task, ""), fmean(by_row[row].values())))
         return fmean(means)
 
     best = max(rows, key=signed_mean, default="")
@@ -110,10 +109,6 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     return best, {test.row: test for test in tests}
 
 
-def _sign(metric: str) -> int:
-    return -1 if is_lower_better(metric) else 1
-
-
 def _differences(
     values: Values,
     task: str,
@@ -124,10 +119,11 @@ def _differences(
     before = values[task].get(baseline, {})
     after = values[task].get(row, {})
     shared = [query for query in before if query in after]
-    differences = subtract_columns(
-        [before[query] for query in shared], [after[query] for query in shared]
+    metric = metrics.get(task, "")
+    return subtract_columns(
+        [orient(metric, before[query]) for query in shared],
+        [orient(metric, after[query]) for query in shared],
     )
-    return differences * _sign(metrics.get(task, ""))
 
 
 def _test_together(
@@ -156,7 +152,7 @@ def describe_tests(tests: Sequence[RowTest], baseline: str) -> list[str]:
     for test in tests:
         if len(test.tasks) == 1 and test.row in over_several:
             continue
-        difference = test.result.difference * _sign(test.metric)
+        difference = orient(test.metric, test.result.difference)
         row = test.json() | {"difference": difference, "family": "this study"}
         sentences.append(describe_verdict(row, test.row, baseline, f" ({test.place})"))
     return sentences
