@@ -12,6 +12,13 @@ from evals.scoring.metrics import LANGUAGE
 from tools.callable_module import make_callable
 from tools.cli import CommandParser, add_json_option, print_json, print_stdout, run_and_leave
 from tools.number_format import plural
+from tools.result_table import (
+    add_latex_options,
+    read_latex_style,
+    render_terminal,
+    to_latex,
+    to_markdown,
+)
 from tools.waiting import announced
 
 
@@ -41,9 +48,7 @@ def parser() -> CommandParser:
     form.add_argument(
         "--markdown", action="store_true", help="print the tables for GitHub and the like"
     )
-    form.add_argument(
-        "--latex", action="store_true", help="print the tables for a paper, with booktabs"
-    )
+    add_latex_options(command_line, form)
     return command_line
 
 
@@ -61,6 +66,7 @@ def add_comparison_options(command_line: CommandParser, force_help: str) -> None
 
 def command(arguments: argparse.Namespace) -> int:
     """Compare and print."""
+    style = read_latex_style(vars(arguments))
     paths = [arguments.baseline, *arguments.runs]
     for path in paths:  # before what follows is imported
         read_config(path)
@@ -72,12 +78,14 @@ def command(arguments: argparse.Namespace) -> int:
         print_json(result)
         return 0
     from evals.reporting import comparison_tables  # not for --help or --json
-    from tools.result_table import FORMS  # as above
 
-    form = "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"
     pairs = arguments.pairs or len(result["runs"]) == 1
     blocks = comparison_tables.lay_out_comparison(result, pairs=pairs)
-    print_stdout(FORMS[form](blocks))
+    if arguments.latex:
+        repeats = [path for system in result["systems"] for path in system["repeats"]]
+        print_stdout(to_latex(blocks, style, [*repeats, result["data"]]))
+        return 0
+    print_stdout(to_markdown(blocks) if arguments.markdown else render_terminal(blocks))
     return 0
 
 

@@ -171,7 +171,7 @@ def experiment(
     table = overview_table(result, labels)
     return TabledResult(
         result,
-        [table, table.note, *comparison_tables.describe_verdicts(result, labels)],
+        [table, *table.notes, *comparison_tables.describe_verdicts(result, labels)],
         _experiment_table(result, labels),
         lambda: plots.draw_differences(result, labels),
     )

@@ -20,7 +20,7 @@ from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leav
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
 from tools.number_format import plural
-from tools.result_table import TextBlock
+from tools.result_table import TextBlock, add_latex_options, read_latex_style, to_latex
 from tools.waiting import announced
 
 
@@ -49,7 +49,9 @@ def parser() -> CommandParser:
         metavar="DIR",
         help="where run folders go, and studies/NAME",
     )
-    add_json_option(command_line)
+    form = command_line.add_mutually_exclusive_group()
+    add_json_option(form)
+    add_latex_options(command_line, form)
     return command_line
 
 
@@ -77,8 +79,8 @@ def run(
         with announced(f"estimating {plural(len(cells), 'cell')}"):
             ahead, cannot = run_cells.estimate_cells(cells)
         reasons, problem = explain(cannot)
-        text = results.render_terminal(run_cells.lay_out_ahead(ahead))
-        return CommandResult({"study": study.name, **ahead}, text, problem, reasons=reasons)
+        estimate = {"study": study.name, **ahead}
+        return CommandResult(estimate, run_cells.lay_out_ahead(ahead), problem, reasons=reasons)
     folder = runs / "studies" / study.name
     states = cell_states.CellStates(folder, study.name, study.question, cells)
     board = None if quiet else run_cells.StudyProgress(cells)
@@ -93,15 +95,14 @@ def run(
             page = results.write(gathered, figures, runs)
         table = figure_layout.lay_out(figures)
         blocks += [table, *table.notes, "", *results.lay_out_tests(gathered, figures)]
-    blocks += results.list_missing(cell_results)
-    if page:
         blocks.append(results.lay_out_costs(gathered))
     blocks += [
+        *results.list_missing(cell_results),
         *gathered.findings,
         *gathered.deviations,
         f"report: {page}" if page else "no cell is finished",
     ]
-    failed = sum(run.scores["failed"] for repeats in gathered.runs.values() for run in repeats)
+    failed = sum(run.scores["failed"] for run in gathered.all_runs)
     summary = {
         **gathered.json(),
         "failed": failed,
@@ -110,11 +111,10 @@ def run(
     reasons, problem = explain(cell_results)
     return CommandResult(
         summary,
-        results.render_terminal(blocks),
+        blocks,
         problem,
         failed,
         reasons,
-        blocks,
         partial(results.draw_means, gathered),
     )
 
@@ -141,17 +141,21 @@ def command(arguments: argparse.Namespace) -> int:
     """Run, write, print; exit code 7 if queries failed, and the code of the problem if cells are
     unfinished.
     """
+    style = read_latex_style(vars(arguments))
     result = run(
         arguments.file,
         arguments.runs,
         dry_run=arguments.dry_run,
         quiet=arguments.json,
     )
+    text = json.dumps(result.json) + "\n" if arguments.json else result.text
+    if arguments.latex and (page := result.json.get("report")):
+        text = to_latex(result.blocks, style, [page])
     print_stdout(
-        json.dumps(result.json) + "\n" if arguments.json else result.text,
+        text,
         kept="in the folder of the study",
     )
-    return result.end(has_reasons=not (arguments.json or arguments.dry_run))
+    return result.end(has_reasons=not (arguments.json or arguments.latex or arguments.dry_run))
 
 
 make_callable(__name__, "evals.python_interface:study")

@@ -8,16 +8,19 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from tools.cli import line_width, print_stdout, spell_in, strip_control_characters
+from tools.cli import CommandParser, line_width, print_stdout, spell_in, strip_control_characters
+from tools.errors import UsageError
 from tools.installation import importing_extra
 from tools.terminal import Cell as Cell
 from tools.terminal import Grid, definitions, draw
 from tools.terminal import Head as Head
+from tools.terminal import figure_cell as figure_cell
 from tools.terminal import value_cell as value_cell
 from tools.wrapping import command_lines, paragraph
 
@@ -41,11 +44,6 @@ class ResultTable:
     # Heads and rows of its CSV, if that says more than the table.
     csv_rows: Sequence[Sequence[object]] = ()
 
-    @property
-    def note(self) -> str:
-        """All notes, in a text."""
-        return ". ".join(self.notes)
-
     def __str__(self) -> str:
         return self.to_terminal()
 
@@ -65,7 +63,7 @@ class ResultTable:
 
     def to_latex(self) -> str:
         """Return the table as a float with booktabs' rules."""
-        return to_latex([self])
+        return to_latex([self], LatexStyle())
 
     def to_csv(self) -> str:
         """Return heads and rows as CSV, with values in place of their texts where they are known."""
@@ -218,44 +216,110 @@ def in_markdown(text: str) -> str:
     return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
 
 
-def to_latex(content: Sequence[TextBlock]) -> str:
-    """Return floats with captions and booktabs' rules; lines are comments, because a paper
-    has its own words.
-    """
-    blocks = [
-        _float(block)
-        if isinstance(block, ResultTable)
-        else f"% {strip_control_characters(block)}".rstrip()
-        for block in content
-        if block
-    ]
-    return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
+class LatexStyle(NamedTuple):
+    """What a paper chooses of its tables; the fields are the options of `add_latex_options`."""
+
+    # The name of the only table, "" for all.
+    only: str = ""
+    # In place of its title and notes.
+    caption: str = ""
+    # Digits after the point of measured figures; None leaves them.
+    digits: int | None = None
+    # Whether measured figures are multiplied by 100.
+    percent: bool = False
 
 
-def _float(grid: ResultTable) -> str:
-    def cell(text: str, column: int) -> str:
-        return _embolden(text, _in_latex(text, number=column not in grid.names), "\\textbf{", "}")
-
-    caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
-    columns = "".join("l" if column in grid.names else "r" for column in range(len(grid.heads)))
-    rows = []
-    for row in grid.plain_rows():
-        rows.append(" & ".join(cell(text, column) for column, text in enumerate(row)))
-    head = f"{' & '.join(map(_in_latex, grid.heads))} \\\\"
-    begin = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule"
-    end = "\\bottomrule\n\\end{tabular}\n\\end{table}"
-    return "\n".join(
-        [
-            begin,
-            head,
-            "\\midrule",
-            *(f"{row} \\\\" for row in rows),
-            end,
-        ]
+def add_latex_options(command_line: CommandParser, form: Any) -> None:
+    """Add --latex to a group of forms, and the options that go with it."""
+    form.add_argument(
+        "--latex", action="store_true", help="print the tables for a paper, with booktabs"
     )
+    add = command_line.add_argument_group("with --latex").add_argument
+    add("--only", default="", metavar="NAME", help="one table: NAME of its label tab:NAME")
+    add("--caption", default="", metavar="TEXT", help="its caption, in place of title and notes")
+    add("--digits", type=int, choices=range(7), metavar="N", help="decimals of metrics, 0 to 6")
+    add("--percent", action="store_true", help="metrics in percent, without the sign")
+
+
+def read_latex_style(options: Mapping[str, Any]) -> LatexStyle:
+    """Return what was chosen by `add_latex_options`. UsageError for a choice without --latex."""
+    style = LatexStyle(*(options[name] for name in LatexStyle._fields))
+    if style != LatexStyle() and not options["latex"]:
+        raise UsageError("--only, --caption, --digits and --percent go with --latex")
+    return style
+
+
+def to_latex(content: Iterable[TerminalBlock], style: LatexStyle, paths: Iterable[str] = ()) -> str:
+    """Return floats with captions, labels and booktabs' rules; lines are comments, because a paper
+    has its own words.
+
+    A note of several tables is in the caption of the first; of `paths` the names stay. UsageError
+    for no table of that name, or a caption of several.
+    """
+    tables = [block for block in content if isinstance(block, ResultTable)]
+    chosen = [table for table in tables if style.only in ("", table.stem)]
+    if (style.only or style.caption) and len(chosen) != 1:
+        names = ", ".join(table.stem for table in tables)
+        raise UsageError(f"--only takes the name of one table: {names}")
+    notes = {note for table in tables for note in table.notes}
+    comments = ["\\usepackage{booktabs}"]
+    comments += [block for block in content if isinstance(block, str) and block not in notes]
+    said = list[str]()
+    floats = []
+    for table in chosen:
+        unit = ["metrics in percent"] * style.percent
+        new = [note for note in (*table.notes, *unit) if note not in said]
+        said += new
+        caption = [table.title, *new]
+        if style.caption:
+            comments += caption
+            caption = [style.caption]
+        floats.append(_float(table, ". ".join(filter(None, caption)), style))
+    lines = [f"% {strip_control_characters(line)}".rstrip() for line in comments if line]
+    text = "\n".join([*lines, *floats]) + "\n"
+    for path in paths:
+        folder = str(Path(path).parent)
+        for beginning in (folder, _in_latex(folder)):
+            text = re.sub(rf"(?<![\w./-]){re.escape(beginning)}/", "", text)
+    return text
+
+
+def _float(table: ResultTable, caption: str, style: LatexStyle) -> str:
+    columns = ["l" if column in table.names else "r" for column in range(len(table.heads))]
+    lines = [
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{_in_latex(caption)}}}",
+        *([f"\\label{{tab:{table.stem}}}"] if table.stem else []),
+        f"\\begin{{tabular}}{{{''.join(columns)}}}",
+        "\\toprule",
+        f"{' & '.join(map(_in_latex, table.heads))} \\\\",
+        "\\midrule",
+    ]
+    for row in table.plain_rows():
+        cells = []
+        for cell, side in zip(row, columns, strict=True):
+            text = _in_latex(_restyle(cell, style), number=side == "r")
+            cells.append(_embolden(cell, text, "\\textbf{", "}"))
+        lines.append(f"{' & '.join(cells)} \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
+
+
+def _restyle(cell: str, style: LatexStyle) -> str:
+    """Return a cell with its figures as a paper wants them, rounded from their values."""
+    if not isinstance(cell, Cell) or not cell.figures:
+        return cell
+
+    def restyle_place(place: re.Match[str]) -> str:
+        digits = int(place[1]) - 2 * style.percent if style.digits is None else style.digits
+        return f".{digits}{'%' if style.percent else 'f'}"
+
+    form = re.sub(r"\.(\d)f", restyle_place, cell.form)
+    return form.format(*cell.figures).replace("%", "")
 
 
 _NAMED = {
+    "`": "asciigrave",
     "\\": "backslash",
     "~": "asciitilde",
     "^": "asciicircum",
@@ -264,7 +328,7 @@ _NAMED = {
     "|": "bar",
 }
 _LATEX = str.maketrans(
-    {sign: f"\\text{name}{{}}" for sign, name in (_NAMED | {"`": "asciigrave"}).items()}
+    {sign: f"\\text{name}{{}}" for sign, name in _NAMED.items()}
     | {sign: f"{{{sign}}}" for sign in "[]*"}  # after the end of a row they would be an argument
     | {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {"\N{REPLACEMENT CHARACTER}": "?"}
@@ -307,10 +371,3 @@ def _defuse(cell: object) -> object:
     text = strip_control_characters(cell)
     is_formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
     return f"'{text}" if is_formula else text
-
-
-FORMS: dict[str, Callable[[Sequence[TextBlock]], str]] = {
-    "terminal": render_terminal,
-    "markdown": to_markdown,
-    "latex": to_latex,
-}

@@ -27,21 +27,39 @@ NARROW = 12
 class Cell(str):
     """The text of a cell, with the value that it shows, if that is known, and whether it is bold.
 
-    `source` says on a page where the value is from.
+    `source` says on a page where the value is from. `form` has the places of the measured `figures`,
+    as in str.format: a paper may want other digits, or percent.
     """
 
-    __slots__ = ("bold", "source", "value")
+    __slots__ = ("bold", "figures", "form", "source", "value")
     value: Any
     bold: bool
     source: str
+    form: str
+    figures: Sequence[Any]
 
-    def __new__(cls, text: str, value: Any = None, *, bold: bool = False, source: str = "") -> Self:
-        """Return a text with a value; a text without one is its own value."""
-        cell = super().__new__(cls, text)
+    def __new__(
+        cls,
+        text: str,
+        value: Any = None,
+        *,
+        bold: bool = False,
+        source: str = "",
+        figures: Sequence[Any] = (),
+    ) -> Self:
+        """Return a text with a value; a text without one is its own value. With `figures` the text is their form."""
+        cell = super().__new__(cls, text.format(*figures) if figures else text)
         cell.value = value
         cell.bold = bold
         cell.source = source
+        cell.form = text
+        cell.figures = figures
         return cell
+
+
+def figure_cell(value: float | None, form: str = "{:.4f}", unknown: str = "-") -> Cell:
+    """Return a cell with a measured figure; None is written as `unknown`."""
+    return Cell(unknown) if value is None else Cell(form, value, figures=[value])
 
 
 def value_cell(text: str, value: object) -> Cell:

@@ -24,7 +24,7 @@ from tools.errors import UnknownName
 from tools.models.model_spec import parse
 from tools.number_format import plural
 from tools.records import JsonMapping, JsonObject
-from tools.result_table import DefinitionList, TerminalBlock, render_terminal
+from tools.result_table import DefinitionList, TerminalBlock
 from tools.waiting import announced
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
@@ -45,11 +45,11 @@ def reproduce_table(
         lacking = list_missing([find(name)] if name else sections().values())
         return CommandResult(
             {"missing": [row.json() for row in lacking]},
-            render_terminal(lay_out_missing(lacking)),
+            lay_out_missing(lacking),
         )
     if name is None:
         rows = [_describe(section) for section in sections().values()]
-        return CommandResult({"sections": rows}, render_terminal(_list(rows)))
+        return CommandResult({"sections": rows}, _list(rows))
     if conditions["lm"]:
         parse(conditions["lm"])
     if conditions["retriever"]:
@@ -76,10 +76,9 @@ def reproduce_table(
     lines = [line for cell in cells for line in cell["deviations"].split(" / ") if line]
     result["deviations"] = list(dict.fromkeys(lines))
     reasons, problem = explain(table.unfinished, len(cells))
-    text = render_terminal(lay_out(result))
     return CommandResult(
         result,
-        text,
+        lay_out(result),
         problem,
         result["failed"],
         reasons,
@@ -103,10 +102,10 @@ def _match_tasks(
 
 def _estimate(table: ReproducedTable) -> CommandResult:
     if not table.runs:
-        return CommandResult({}, render_terminal(["it takes no run"]))
+        return CommandResult({}, ["it takes no run"])
     with announced(f"estimating {plural(len(table.runs), 'cell')}"):
         estimate, _ = estimate_cells(table.runs)
-    return CommandResult(estimate, render_terminal(lay_out_ahead(estimate)))
+    return CommandResult(estimate, lay_out_ahead(estimate))
 
 
 def _notes(table: ReproducedTable) -> list[str]:

@@ -14,7 +14,7 @@ from evals.reporting.report_page import Report, ReportSection, report_table
 from tools import files as disk
 from tools.number_format import plural
 from tools.records import JsonMapping
-from tools.result_table import ResultTable, TextBlock, to_latex
+from tools.result_table import ResultTable, TextBlock
 
 HEADS = [
     "system",
@@ -87,6 +87,7 @@ def _lay_out_task(
         rows,
         names=(0, 1, 5),
         notes=below,
+        stem=slugify(f"{result['name']}-{task}".replace("*", "mean")),
     )
 
 
@@ -162,15 +163,8 @@ def save_page(result: JsonMapping, folder: Path) -> list[Path]:
     latex = {}
     for task in _list_tasks(result):
         table = _lay_out_task(result, task, numbers)
-        cells = _cells_of(result, task)
-        stem = slugify(
-            f"{result['name']}-{task}".replace(
-                "*",
-                "mean",
-            )
-        )
-        page_tables.append(_to_page_table(stem, table, cells, numbers))
-        latex[f"tables/{stem}.tex"] = to_latex([table])
+        page_tables.append(_to_page_table(table, _cells_of(result, task), numbers))
+        latex[f"tables/{table.stem}.tex"] = table.to_latex()
     sections = [
         ReportSection(
             table.stem,
@@ -193,7 +187,7 @@ def save_page(result: JsonMapping, folder: Path) -> list[Path]:
 
 
 def _to_page_table(
-    stem: str, table: ResultTable, cells: Sequence[Cell], numbers: Mapping[str, int]
+    table: ResultTable, cells: Sequence[Cell], numbers: Mapping[str, int]
 ) -> ResultTable:
     """Return a table of the page; its CSV file has the texts of the remarks in each row."""
     rows = []
@@ -207,7 +201,7 @@ def _to_page_table(
             ]
         )
     return report_table(
-        stem,
+        table.stem,
         table.title,
         [*HEADS[:-1], "remarks"],
         rows,

@@ -11,10 +11,10 @@ from evals.reporting.verdicts import describe_families, describe_verdict, round_
 from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
-from evals.scoring.metrics import is_lower_better
+from evals.scoring.metrics import orient
 from tools.number_format import abbreviate, count_failed, number, plural, queries
 from tools.records import JsonMapping, JsonObject
-from tools.result_table import Cell, ResultTable, TextBlock, render_terminal, to_csv
+from tools.result_table import Cell, ResultTable, TextBlock, figure_cell, render_terminal, to_csv
 
 Result = JsonObject
 HEADS = (
@@ -59,7 +59,7 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
     ]
     if len(labels) > 2:
         overview = overview_table(result)
-        blocks[1:1] = ["", overview, overview.note, ""]
+        blocks[1:1] = ["", overview, *overview.notes, ""]
     for label, system in zip(labels, result["systems"], strict=True):
         blocks += [
             f"{label}: {system['run']}",
@@ -67,17 +67,16 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         ]
         blocks += [f"    repeat: {path}" for path in system["repeats"][1:]]
     families = describe_families(result["comparisons"])
-    explained = [
-        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for {families}",
-        "95 % interval, shows: too few, and -, where too few queries differ",
-        "w/t/l: queries won, tied, lost; shows: the change that so many queries show in 80 % of "
-        "cases, as the first of the tests that Holm adjusts for",
-    ]
-    if not pairs:
-        explained = ["--pairs prints each comparison with the baseline"]
-    for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
-        if not pairs:
-            continue
+    explained = ["--pairs prints each comparison with the baseline"]
+    if pairs:
+        explained = [
+            f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for {families}",
+            "95 % interval, shows: too few, and -, where too few queries differ",
+            "w/t/l: queries won, tied, lost; shows: the change that so many queries show in 80 % of "
+            "cases, as the first of the tests that Holm adjusts for",
+        ]
+    changes = zip(labels[1:], result["runs"], result["differences"], strict=True)
+    for label, run, changed in changes if pairs else ():
         blocks += [
             "",
             *_compare(
@@ -136,6 +135,7 @@ def _compare(
     context = f"{describe_task(result)}{forced}"
     changes = _describe_changes(changed)
     title = f"{label} against baseline{forced}: {changes}"
+    stem = label.replace(" ", "-")
     rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
     blocks: list[TextBlock] = [
         ResultTable(
@@ -143,12 +143,13 @@ def _compare(
             ["metric", *HEADS],
             rows,
             notes=[context, *explained],
+            stem=stem,
         )
     ]
     note = f"{label} against baseline. {context}"
     for losses in result["losses"]:
         if losses["run"] == run:
-            blocks += _losses(losses, note)
+            blocks += _losses(losses, note, stem)
     moved = [row for row in result["moved"] if row["run"] == run]
     if moved:
         cells = [
@@ -166,6 +167,7 @@ def _compare(
                 heads,
                 cells,
                 notes=[note],
+                stem=f"{stem}-moved",
             )
         )
     return blocks
@@ -202,9 +204,8 @@ def _metric_row(row: Result, most_queries: int) -> list[str]:
         name += f" ({row['queries']})"
     means = _change(row, "baseline_mean", "mean")
     if means[0] != means[1]:
-        run_is_higher = row["mean"] > row["baseline_mean"]
-        better = int(run_is_higher is not is_lower_better(row["metric"]))
-        means[better] = Cell(means[better], bold=True)
+        is_better = orient(row["metric"], row["mean"] - row["baseline_mean"]) > 0
+        means[is_better].bold = True
     return [
         name,
         *means,
@@ -212,29 +213,26 @@ def _metric_row(row: Result, most_queries: int) -> list[str]:
         round_p(row["p"]),
         round_p(row["p_holm"]),
         f"{row['wins']}/{row['ties']}/{row['losses']}",
-        number(row["detectable"], "{:.3f}", "-"),
+        figure_cell(row["detectable"], "{:.3f}"),
     ]
 
 
-def _change(row: Result, before: str, after: str) -> list[str]:
+def _change(row: Result, before: str, after: str) -> list[Cell]:
+    # "z" writes no minus before a zero.
     return [
-        *(f"{row[key]:.{DIGITS}f}" for key in (before, after)),
-        _round(row["difference"], DIGITS, "+"),
+        figure_cell(row[before]),
+        figure_cell(row[after]),
+        figure_cell(row["difference"], "{:+z.4f}"),
     ]
 
 
 def _interval(row: Result) -> str:
     if row["low"] is None:
         return "too few"
-    return f"{_round(row['low'], 3)} to {_round(row['high'], 3)}"
+    return Cell("{:z.3f} to {:z.3f}", figures=[row["low"], row["high"]])
 
 
-def _round(value: float, digits: int, sign: str = "-") -> str:
-    # There is no minus before a zero.
-    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
-
-
-def _losses(losses: Result, note: str) -> list[TextBlock]:
+def _losses(losses: Result, note: str, stem: str) -> list[TextBlock]:
     cutoff = losses["cutoff"]
     query_count = losses["queries"]
     words = {fate.value: text.format(k=cutoff) for fate, text in FATE_LABELS.items()}
@@ -250,19 +248,15 @@ def _losses(losses: Result, note: str) -> list[TextBlock]:
         )
     title = f"R@{cutoff}: what became of relevant documents, mean shares of {queries(query_count)}"
     heads = ["fate", "baseline", "run", "change", "95 % interval"]
-    shares = ResultTable(title, heads, rows, notes=[note])
-    flows = losses["flows"]
-    return (
-        [
-            shares,
-            _flows_table(flows, words, note),
-        ]
-        if flows
-        else [shares]
-    )
+    shares = ResultTable(title, heads, rows, notes=[note], stem=f"{stem}-fates")
+    return [shares, *_flows_table(losses["flows"], words, note, stem)]
 
 
-def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> ResultTable:
+def _flows_table(
+    flows: Sequence[Result], words: dict[str, str], note: str, stem: str
+) -> list[ResultTable]:
+    if not flows:
+        return []
     rows = []
     for row in flows[:FLOWS]:
         documents = row["documents"]
@@ -281,13 +275,16 @@ def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> R
     suffix = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
     title = f"documents that changed their fate{suffix}"
     heads = ["documents", "baseline", "run", "queries", "e.g."]
-    return ResultTable(
-        title,
-        heads,
-        rows,
-        names=(1, 2, 4),
-        notes=[note],
-    )
+    return [
+        ResultTable(
+            title,
+            heads,
+            rows,
+            names=(1, 2, 4),
+            notes=[note],
+            stem=f"{stem}-flows",
+        )
+    ]
 
 
 def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
@@ -301,14 +298,10 @@ def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
     rows = []
     for metric in metrics:
         deviations = [spread.get(metric) for spread in repeated.values()]
-        rows.append(
-            [
-                metric,
-                *(number(deviation, unknown="-") for deviation in deviations),
-            ]
-        )
+        rows.append([metric, *map(figure_cell, deviations)])
     heads = ["metric", *repeated]
-    return [ResultTable("standard deviation of the mean between repeats", heads, rows)]
+    title = "standard deviation of the mean between repeats"
+    return [ResultTable(title, heads, rows, stem="spread")]
 
 
 def _cost(rows: list[Result], labels: list[str], task: str) -> ResultTable:
@@ -336,7 +329,7 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> ResultTable:
             count_failed(row["failed"], row["queries"], row["repeats"], "run"),
         ]
         cells.append(row_cells)
-    return ResultTable("a query cost on average", heads, cells, notes=[task])
+    return ResultTable("a query cost on average", heads, cells, notes=[task], stem="cost")
 
 
 def render_curves(result: Result) -> str:

@@ -58,7 +58,8 @@ def lay_out(figures: SystemFigures) -> ResultTable:
 def _show(cell: ResultCell | None) -> str:
     if cell is None:
         return ""
-    return Cell(cell.text, cell.value, bold=cell.best, source=cell.title)
+    figures = [cell.value, cell.low, cell.high]
+    return Cell(cell.form, cell.value, bold=cell.best, source=cell.title, figures=figures)
 
 
 def _column_cells(column: ResultColumn) -> list[str]:

@@ -26,7 +26,7 @@ def overview_table(result: Result, names: Sequence[str] = ()) -> ResultTable:
         rows.append(cells)
     metrics = [row["metric"] for row in ranked]
     heads = ["system", *metrics]
-    return ResultTable("", heads, rows, notes=[explain_marks(result)])
+    return ResultTable("", heads, rows, notes=[explain_marks(result)], stem="overview")
 
 
 def explain_marks(result: Result) -> str:
@@ -48,8 +48,7 @@ def _cell(row: Result, place: int) -> Cell:
     if mean is None:
         return Cell("-")
     leader = row["leader"]
-    if leader is not None and mean == row["means"][leader]:
-        return Cell(f"{mean:.4f} *", mean, bold=True)
+    is_best = leader is not None and mean == row["means"][leader]
     is_equal = row["differs"][place] is False
-    mark = "=" if is_equal else " "
-    return Cell(f"{mean:.4f} {mark}", mean)
+    mark = "*" if is_best else "=" if is_equal else " "
+    return Cell(f"{{:.4f}} {mark}", mean, bold=is_best, figures=[mean])

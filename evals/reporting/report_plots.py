@@ -274,7 +274,7 @@ def plot_by_task(group: Group, table: SystemFigures) -> Plot | None:
 
     def dots(row: ResultRow, offset: float = 0.0) -> list[Point]:
         positions = [x + offset for x in range(len(leading))]
-        return _points(positions, [row.cells[index] for index in leading])
+        return locate_cells(positions, [row.cells[index] for index in leading])
 
     distance = min(0.12, 0.7 / len(rows))
     middle = (len(rows) - 1) / 2
@@ -295,7 +295,8 @@ def plot_by_task(group: Group, table: SystemFigures) -> Plot | None:
     return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panel(panel))
 
 
-def _points(places: Sequence[float], cells: Sequence[ResultCell | None]) -> list[Point]:
+def locate_cells(places: Sequence[float], cells: Sequence[ResultCell | None]) -> list[Point]:
+    """Return the figures of a row at their places on an axis, without those that it lacks."""
     return [
         Point(x, cell.value, cell.low, cell.high)
         for x, cell in zip(places, cells, strict=True)
@@ -310,7 +311,10 @@ def plot_sweep(group: Group, table: SystemFigures) -> Plot:
     names = sorted({system.name for _, system in systems})
     series = [
         Series(
-            row.label, _points(sizes, row.cells), names.index(system.name), system.pool == "union"
+            row.label,
+            locate_cells(sizes, row.cells),
+            names.index(system.name),
+            system.pool == "union",
         )
         for row, system in systems
     ]

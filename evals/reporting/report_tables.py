@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import environments
 from evals import published
 from evals.reporting.run_groups import PAPERS, Group, file_slug, short_task_name
-from evals.scoring.metrics import is_lower_better, is_pairwise
+from evals.scoring.metrics import is_lower_better, is_pairwise, orient
 from evals.scoring.scored_run import ScoredRun
 from evals.scoring.statistics import TIE, estimate_mean
 from evals.scoring.system_names import System
@@ -80,7 +80,8 @@ class ResultCell:
     """A figure with its source."""
 
     value: float
-    text: str
+    # As it is shown, as in str.format: its places are those of value, low and high.
+    form: str
     # A run folder, or a paper's table and row.
     source: str
     low: float | None = None
@@ -344,32 +345,14 @@ def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColumn
         domains = {short_task_name(task) for task in tasks}
         if domains == set(environments.suite("multiconir").tasks):
             printed = _mean_task(group)
+    is_ladder = group.variant in LADDERS
     columns = []
-    if group.variant in LADDERS:
-        for k in reversed(CONDITIONS):
-            label = str(11 - k)
-            columns.append(
-                ResultColumn(
-                    tasks,
-                    f"Win({k})",
-                    "",
-                    label,
-                    f"over {10 - k}",
-                    printed,
-                )
-            )
-        return columns
     for k in CONDITIONS:
-        columns.append(
-            ResultColumn(
-                tasks,
-                f"Win({k})",
-                "",
-                str(k),
-                "",
-                printed,
-            )
-        )
+        label = str(11 - k) if is_ladder else str(k)
+        below = f"over {10 - k}" if is_ladder else ""
+        columns.append(ResultColumn(tasks, f"Win({k})", "", label, below, printed))
+    if is_ladder:
+        columns.reverse()
     if group.variant == "complexity":
         columns.append(ResultColumn(tasks, DECLINE, "", DECLINE, "", printed))
     return columns
@@ -405,13 +388,12 @@ def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -
     Rows without a figure in some column follow, those with figures in the same columns in the order
     of their mean. Computed and published rows keep their order.
     """
-    lower = [is_lower_better(column.metric.partition(",")[0]) for column in columns]
 
     def score(row: ResultRow) -> float:
         values = []
-        for cell, is_lower in zip(row.cells, lower, strict=True):
+        for cell, column in zip(row.cells, columns, strict=True):
             if cell is not None:
-                values.append(-cell.value if is_lower else cell.value)
+                values.append(orient(column.metric.partition(",")[0], cell.value))
         return sum(values) / max(len(values), 1)
 
     # By kind, and by the columns in which they have a figure; complete rows come first.
@@ -447,7 +429,7 @@ def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultC
     answers = sum(run.scores["queries"] for run in finished)
     return ResultCell(
         measured["mean"],
-        f"{measured['mean'] + 0.0:.4f}",
+        "{:z.4f}",
         ", ".join(run.name for run in finished),
         measured.get("low"),
         measured.get("high"),
@@ -589,9 +571,9 @@ def _published_row(
         for index, figure in member.items():
             figures.append(figure)
             source = f"{paper}, {figure.table}, row {figure.row}"
-            text = f"{figure.value:.{decimals}f}"
+            form = f"{{:.{decimals}f}}"
             cells[index] = cells[index] or ResultCell(
-                figure.value, text, source, error=figure.error, note=figure.note
+                figure.value, form, source, error=figure.error, note=figure.note
             )
     numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
     tables = "Tables" if len(numbers) > 1 else "Table"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from tools.cli import print_stderr
 from tools.errors import SextantError
+from tools.result_table import render_terminal
 
 
 class CommandResult(NamedTuple):
@@ -12,18 +13,21 @@ class CommandResult(NamedTuple):
 
     # As --json prints it.
     json: dict[str, Any]
-    # As a person reads it.
-    text: str
+    # As a person reads it: lines and tables.
+    blocks: Sequence[Any]
     # The reason why cells are unfinished, if any are.
     problem: SextantError | None = None
     # Queries that programs failed, which score 0.
     failed: int = 0
     # A line for each problem.
     reasons: Sequence[str] = ()
-    # The lines and tables of `text`.
-    blocks: Sequence[Any] = ()
     # Draws the means of a study.
     draw: Callable[[], Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """Return its blocks as they are printed."""
+        return render_terminal(self.blocks)
 
     def end(self, *, has_reasons: bool = False) -> int:
         """Return the exit code, or raise the problem, after the reasons unless the text that was printed has them:

@@ -1,15 +1,15 @@
 """The results of a study, from the run folders of its cells: the findings, and a report around
 them.
 
-RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, and the study's own
-plots as SVG and PDF in the widths of papers' columns. After the study's tables come those of
-`evals.report` over the same runs, with floors and ceilings, and the papers' rows if the data are
-the release. Seconds depend on the machine, so they are in a table of their own,
-tables/study-seconds.csv: all else is the same whenever and however often the study was run.
+RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, the values of each
+query (tables/study-queries.csv), and the study's own plots as SVG and PDF in the widths of papers'
+columns. After the study's tables come those of `evals.report` over the same runs, with floors and
+ceilings, and the papers' rows if the data are the release. Seconds depend on the machine, so they
+are in a table of their own, tables/study-seconds.csv: all else is the same whenever and however
+often the study was run.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -29,6 +29,7 @@ from evals.reporting.report_plots import (
     draw,
     draw_for_paper,
     draw_panel,
+    locate_cells,
 )
 from evals.reporting.report_tables import (
     ResultCell,
@@ -49,14 +50,13 @@ from evals.studies.study_file import StudyFile
 from tools import files as disk
 from tools.number_format import choose_verb, count_failed, number, plural
 from tools.records import JsonMapping, JsonObject
-from tools.result_table import ResultTable
-from tools.result_table import render_terminal as render_terminal
+from tools.result_table import LatexStyle, ResultTable, figure_cell, to_csv, to_latex
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "
     "PDF and SVG as wide as "
-    "columns and pages of ACL's and ACM's papers (plots/), and the seconds "
-    "(tables/study-seconds.csv)"
+    "columns and pages of ACL's and ACM's papers (plots/), the value of each query "
+    "(tables/study-queries.csv), and the seconds (tables/study-seconds.csv)"
 )
 # Stands next to a mean that cannot be told from the best of its column.
 NOT_DIFFERENT = "†"
@@ -77,9 +77,14 @@ class StudyResults(NamedTuple):
     findings: list[str]
 
     @property
+    def all_runs(self) -> list[ScoredRun]:
+        """All its runs, the seeds of a cell one after another."""
+        return [run for repeats in self.runs.values() for run in repeats]
+
+    @property
     def deviations(self) -> list[str]:
         """How the programs of its runs differ from those of the papers, each line once."""
-        return list_deviations(run for repeats in self.runs.values() for run in repeats)
+        return list_deviations(self.all_runs)
 
     def json(self) -> JsonObject:
         """Return the cells, the tests and the findings as plain data."""
@@ -243,7 +248,7 @@ def _mark_column(
         if cell and row == best:
             cell.best = True
         elif cell and row in tests and not tests[row].significant:
-            cell.text += NOT_DIFFERENT
+            cell.form += NOT_DIFFERENT
             result = tests[row].result
             cell.note = (
                 f"cannot be told from {best} ({result.difference:+.4f}, n={result.queries}, "
@@ -270,11 +275,10 @@ def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]])
             "Triplets: the share of pairs of documents that are in the right order; each query "
             "counts once here, and as often as it has pairs in a run's own table"
         )
-    programs = set()
+    bare = dict(results.runs.keys())
     for (row, _), repeats in results.runs.items():
         if not all(run.is_floor for run in repeats):
-            programs.add(row)
-    bare = [row for row in dict(results.runs.keys()) if row not in programs]
+            bare.pop(row, "")
     if bare:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
     return notes
@@ -298,14 +302,10 @@ def _bounds(results: StudyResults, columns: Sequence[ResultColumn]) -> list[Resu
 
 
 def _bound_cell(by_task: Mapping[str, float | None], tasks: Sequence[str]) -> ResultCell | None:
-    bounds = []
-    for task in tasks:
-        bound = by_task.get(task)
-        if bound is None:
-            return None
-        bounds.append(bound)
-    mean = fmean(bounds)
-    return ResultCell(mean, f"{mean:.4f}", "computed, not run")
+    bounds = [bound for task in tasks if (bound := by_task.get(task)) is not None]
+    if len(bounds) < len(tasks):
+        return None
+    return ResultCell(fmean(bounds), "{:.4f}", "computed, not run")
 
 
 def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell | None:
@@ -314,12 +314,12 @@ def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell |
     if not all(values):
         return None
     runs = [run for task_runs in by_task for run in task_runs]
-    mean, low, high = _mean_and_interval(runs, values, column.metric)
-    text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
+    mean, low, high = estimate_mean(values)
+    form = "{:.4f}" if low is None else "{:.4f} [{:.3f}, {:.3f}]"
     seeds = {len(task_runs) for task_runs in by_task}
     return ResultCell(
         mean,
-        text,
+        form,
         ", ".join(run.name for run in runs),
         low,
         high,
@@ -328,16 +328,6 @@ def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell |
         answers=sum(run.scores["queries"] for run in runs),
         seeds=seeds.pop() if len(seeds) == 1 else 1,
     )
-
-
-def _mean_and_interval(
-    runs: Sequence[ScoredRun], values: Sequence[Sequence[float]], metric: str
-) -> tuple[float, float | None, float | None]:
-    """Return the mean and the ends of its interval; `values` are of queries, by task."""
-    if len(runs) == 1 and not is_weighted(metric):
-        scores = runs[0].scores["metrics"][metric]
-        return scores["mean"], scores["low"], scores["high"]
-    return estimate_mean(values)
 
 
 def lay_out_tests(results: StudyResults, table: SystemFigures) -> list[ResultTable]:
@@ -353,13 +343,13 @@ def lay_out_tests(results: StudyResults, table: SystemFigures) -> list[ResultTab
                 test.row,
                 test.place,
                 test.metric,
-                number(result.difference, "{:+.4f}"),
-                number(result.low, "{:+.4f}", "too few"),
-                number(result.high, "{:+.4f}", "too few"),
+                figure_cell(result.difference, "{:+.4f}"),
+                figure_cell(result.low, "{:+.4f}", "too few"),
+                figure_cell(result.high, "{:+.4f}", "too few"),
                 round_p(result.p),
                 round_p(result.p_holm),
                 f"{result.wins}/{result.ties}/{result.losses}",
-                number(result.detectable, unknown="-"),
+                figure_cell(result.detectable),
             ]
         )
     heads = ["row", "task", "metric", "difference", "low", "high", "p", "Holm", "w/t/l", "shows"]
@@ -375,7 +365,8 @@ def lay_out_tests(results: StudyResults, table: SystemFigures) -> list[ResultTab
     return [report_table("study-tests", title, heads, rows, words=(1, 2), notes=notes)]
 
 
-def _cost_table(results: StudyResults) -> ResultTable:
+def lay_out_costs(results: StudyResults) -> ResultTable:
+    """Return calls, tokens and list price of each row."""
     usages: dict[str, list[JsonMapping]] = {}
     for (row, _), repeats in results.runs.items():
         usages.setdefault(row, []).extend(run.scores["usage"] for run in repeats)
@@ -394,22 +385,6 @@ def _sum(usages: Sequence[JsonMapping], key: str) -> Any:
     """Return the sum over runs; None if it is not known of a run."""
     amounts = [usage.get(key) for usage in usages]
     return None if None in amounts else sum(amounts)
-
-
-def lay_out_costs(results: StudyResults) -> ResultTable:
-    """Return cost and seconds of the rows, for the terminal."""
-    table = _cost_table(results)
-    seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
-    for (row, _), repeats in results.runs.items():
-        seconds[row] += sum(run.seconds for run in repeats)
-    rows = [
-        [
-            *cells,
-            f"{took:,.1f}",
-        ]
-        for cells, took in zip(table.rows, seconds.values(), strict=True)
-    ]
-    return ResultTable("", [*table.heads, "seconds"], rows)
 
 
 def _seconds_table(results: StudyResults) -> ResultTable:
@@ -450,15 +425,13 @@ def _make_panels(results: StudyResults, table: SystemFigures) -> dict[str, Panel
     changes = []
     for index, row in enumerate(rows):
         shift = (index - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
-        mean_points = []
         change_points = []
-        for x, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-            if cell:
-                mean_points.append(Point(x + shift, cell.value, cell.low, cell.high))
+        for x, column in enumerate(table.columns):
             if test := tests.get((row.label, column.tasks)):
                 difference, low, high, *_ = test.result
                 change_points.append(Point(x + shift, difference, low, high))
-        means.append(Series(row.label, mean_points, index))
+        places = [x + shift for x in range(len(table.columns))]
+        means.append(Series(row.label, locate_cells(places, row.cells), index))
         if change_points:
             changes.append(Series(row.label, change_points, index))
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
@@ -479,21 +452,34 @@ def make_report(
     for panel, width_name in product(panels, COLUMNS):
         files |= draw_for_paper(PaperPlot(*panel, width_name))
     seconds = _seconds_table(results)
-    for printed in [*report.tables, seconds]:
-        files[f"tables/{printed.stem}.tex"] = printed.to_latex()
-    # The page has them below the table.
-    table = figure_layout.lay_out(figures)
-    alone = replace(table, notes=[*table.notes, *results.deviations])
-    files[f"tables/{table.stem}.tex"] = alone.to_latex()
+    paths = [run.name for run in results.all_runs]
+    for table in [*report.tables, seconds]:
+        text = to_latex([*results.deviations, table], LatexStyle(), paths)
+        files[f"tables/{table.stem}.tex"] = text
     files["tables/study-seconds.csv"] = seconds.to_csv()
+    files["tables/study-queries.csv"] = to_csv(_list_query_values(results))
     return report, files
+
+
+def _list_query_values(results: StudyResults) -> list[list[object]]:
+    """Return heads, and a row for each query of each run, with its value of each metric; None where
+    the run has none.
+    """
+    metrics = dict.fromkeys(metric for run in results.all_runs for metric in run.columns)
+    rows: list[list[object]] = [["row", "task", "run", "query_id", *metrics, "error"]]
+    for (row, task), repeats in results.runs.items():
+        for run in repeats:
+            for query_id in run.query_ids:
+                values = [run.columns.get(metric, {}).get(query_id) for metric in metrics]
+                error = run.errors.get(query_id)
+                rows.append([row, task, run.path.name, query_id, *values, error])
+    return rows
 
 
 def _build_report(
     results: StudyResults, figures: SystemFigures, panels: Sequence[tuple[str, str, Panel]]
 ) -> Report:
-    paths = [run.path for repeats in results.runs.values() for run in repeats]
-    report = build.build(paths, force=True)
+    report = build.build([run.path for run in results.all_runs], force=True)
     table = figure_layout.lay_out(figures)
     plots = [
         draw(stem, title, INTERVALS, partial(draw_panel, panel)) for stem, title, panel in panels
@@ -508,7 +494,7 @@ def _build_report(
     notes = [*results.findings, FILES]
     findings = ReportSection("findings", "Findings", [table, *plots], notes, results.deviations)
     sections = [findings]
-    for further in (*lay_out_tests(results, figures), _cost_table(results), *missing):
+    for further in (*lay_out_tests(results, figures), lay_out_costs(results), *missing):
         sections.append(ReportSection(further.stem, further.title, [further]))
     report.sections[:0] = sections
     return report

@@ -293,7 +293,9 @@ def test_runs_that_were_not_asked_the_same_are_refused_unless_forced(
         assert (
             f"run 1 against baseline, forced although {key} differ: " in printed
         )  # in the table's title
-        assert f"forced: {a} and {b} were not asked the same: {key} (" in printed.replace("\\", "")
+        names = (a.name, b.name) if form == "--latex" else (a, b)
+        said = "forced: {} and {} were not asked the same: ".format(*names)
+        assert f"{said}{key} (" in printed.replace("\\", "")
 
 
 def test_what_is_compared_is_no_contract(made, command):
@@ -594,6 +596,52 @@ def test_latex_has_every_name_escaped_and_every_row_as_wide_as_its_head(hostile,
             assert line.replace("\\&", "").count("&") == wide - 1
     bare = tabular.replace("\\{", "").replace("\\}", "")
     assert bare.count("{") == bare.count("}")
+
+
+def test_latex_has_no_path_a_label_for_each_table_and_each_note_once(made, command):
+    names = ("a", "b", "c")
+    runs = [made(name, {"nDCG@10": [0.1 * place, 0.2]}) for place, name in enumerate(names)]
+    everything = command(*runs, "--pairs", "--latex").out
+    assert str(runs[0].parent) not in everything and "% baseline: a\n" in everything
+    labels = re.findall(r"\\label\{tab:(.*?)\}", everything)
+    assert len(set(labels)) == everything.count("\\begin{table}")
+    assert {"overview", "run-1", "run-2", "run-2-moved", "cost"} <= set(labels)
+    for note in ("p: two-sided sign-flip", "w/t/l: queries won", "the best by a metric"):
+        assert everything.count(note) == 1
+
+
+def test_a_paper_chooses_a_table_its_caption_its_digits_and_percent(made, command):
+    values = {"a": [0.1, 0.2], "b": [0.9, 0.12999]}
+    runs = [made(name, {"nDCG@10": column}) for name, column in values.items()]
+    only = ("--latex", "--only", "run-1")
+    printed = command(*runs, *only, "--caption", "Ours & theirs", "--percent", "--digits", 1).out
+    assert printed.count("\\begin{table}") == 1 and "\\label{tab:run-1}" in printed
+    assert "\\caption{Ours \\& theirs}\n" in printed and "% metrics in percent\n" in printed
+    assert "nDCG@10 & 15.0 & \\textbf{51.5} & $+$36.5 & " in printed
+    assert "& 15.00 & \\textbf{51.50} & $+$36.50 &" in command(*runs, *only, "--percent").out
+    # .514995 is rounded once: its text, 0.5150, would give 0.52
+    assert "& 0.15 & \\textbf{0.51} & $+$0.36 &" in command(*runs, *only, "--digits", 2).out
+
+
+def test_an_interval_is_in_percent_and_rounded_as_the_mean_is(made, command):
+    values = {"a": [0.0] * 30, "b": [0.25] * 20 + [0.75] * 10}
+    runs = [made(name, {"nDCG@10": column}) for name, column in values.items()]
+    [row] = compare(runs)["comparisons"]
+    printed = command(*runs, "--latex", "--only", "run-1", "--percent", "--digits", 3).out
+    assert f"& {100 * row['low']:.3f} to {100 * row['high']:.3f} &" in printed
+    assert f"& {100 * row['detectable']:.3f} \\\\" in printed
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--latex --only nothing", "--latex --caption x", "--percent", "--markdown --only cost"],
+)
+def test_a_choice_that_is_no_table_or_not_of_latex_is_refused(words, made, command):
+    runs = [made(name, {"nDCG@10": [0.1, 0.2]}) for name in ("a", "b")]
+    refused = command(*runs, *words.split())
+    assert (refused.code, refused.out) == (2, "") and len(refused.err.splitlines()) == 1
+    expected = "run-1, cost" if "--latex" in words else "go with --latex"
+    assert expected in refused.err
 
 
 def test_of_a_metric_of_which_less_is_better_the_lower_mean_is_bold(made, command):

@@ -149,9 +149,8 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
 
     text = kept[Path("report.md")].decode()
     assert "Does scoring help?" in text and "�" not in text and "Floor and ceiling" in text
-    assert all(
-        Path(f"{path}").with_suffix(".tex") in kept for path in kept if path.suffix == ".csv"
-    )
+    tables = {path.stem for path in kept if path.suffix == ".csv"} - {"study-queries"}
+    assert tables == {path.stem for path in kept if path.suffix == ".tex"}
     for width in ("acl-column", "acl-page", "acm-column", "acm-page"):
         assert kept[Path(f"plots/study-means-{width}.pdf")].startswith(b"%PDF")
         assert b"<svg" in kept[Path(f"plots/study-means-{width}.svg")]
@@ -198,6 +197,49 @@ def test_over_a_pool_the_floor_and_the_ceiling_are_those_of_the_pool(command, tm
         names = {row["system"]: float(row["value"]) for row in csv.DictReader(table.splitlines())}
         assert names["Maximum possible"] == 1 > names["Maximum possible, pool union:9(bm25)"] > 0
         assert names["few"] <= names["Maximum possible, pool union:9(bm25)"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_paper_gets_a_table_of_a_study_and_the_values_of_its_queries(command, tmp_path):
+    text = """
+        name = "two_rows"
+        tasks = ["congress"]
+        fixed = { data = "mini", limit = 4 }
+        row = [{ program = "retrieve" }, { program = "multihop", name = 'a & 5 % #_~^\\ {x} $' }]
+        """
+    names = ("retrieve", r"a & 5 % #_~^\ {x} $")
+    file = write(tmp_path / "study.toml", text)
+    everything = command(file, "--latex").out
+    folder = tmp_path / "runs/studies/two_rows/tables"
+    for text in (everything, *(path.read_text() for path in folder.glob("*.tex"))):
+        assert str(tmp_path) not in text
+        lines = [line for line in text.splitlines() if not line.startswith("%")]
+        bare = re.sub(r"\\[{}&]", "", "\n".join(lines))
+        assert bare.count("{") == bare.count("}") and "\\label{tab:" in bare
+        assert not re.search(r"(?<!\\)[%#_~^$]", bare.replace("$+$", "").replace("$-$", ""))
+    escaped = r"a \& 5 \% \#\_\textasciitilde{}\textasciicircum{}\textbackslash{} \{x\} \$ & "
+    assert everything.count(f"\n{escaped}") == 3
+    assert everything.count("in brackets the 95 \\% interval") == 1
+    assert "\\label{tab:study-cost}" in everything
+    with (folder / "study-queries.csv").open() as lines:
+        values = list(csv.DictReader(lines))
+    assert [(value["row"], value["task"]) for value in values] == [
+        (row, "obliq/congress") for row in names for _ in range(4)
+    ]
+    for row in names:
+        of_row = [value for value in values if value["row"] == row]
+        [scores] = (tmp_path / "runs").glob(f"*/{of_row[0]['run']}/scores.csv")
+        with scores.open() as lines:
+            metrics = [value.items() - {("error", "")} for value in csv.DictReader(lines)]
+        assert all(metrics[place] <= value.items() for place, value in enumerate(of_row))
+        mean = sum(float(value["nDCG@10"]) for value in of_row) / 4
+        words = ("--latex", "--only", "study", "--caption", "5 %", "--percent", "--digits", 1)
+        printed = command(file, *words).out
+        assert "\\caption{5 \\%}" in printed and "tab:study-cost" not in printed
+        shown = escaped if row == names[1] else "retrieve & "
+        assert re.search(rf"\n{re.escape(shown)}.*{100 * mean:.1f}", printed)
+    unknown = command(file, "--latex", "--only", "nothing")
+    assert unknown.code == 2 and "study, study-tests, study-cost" in unknown.err
 
 
 @pytest.mark.usefixtures("undrawn")
