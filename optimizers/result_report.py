@@ -107,23 +107,14 @@ def _headings(learnt: JsonMapping) -> list[str]:
         if spec and spec != student:
             model += f", {name}: {spec}"
     counts = learnt["queries"]
-    train = counts["train"]
-    validation = counts["validation"]
-    folds = ""
+    sizes = f"{counts['train']} train, {counts['validation']} validation"
     if "folds" in counts:
-        folds = f", in each of {counts['folds']} folds"
-    start = ""
-    if learnt["start"]:
-        start = f", from {learnt['start']}"
-    task = learnt["task"]
-    program = learnt["program"]
-    retriever = learnt["pool"] or learnt["retriever"]
-    optimizer = learnt["optimizer"]
-    objective = learnt["objective"]
+        sizes += f", in each of {counts['folds']} folds"
+    start = f", from {learnt['start']}" if learnt["start"] else ""
     return [
-        f"{task}  dev split: {train} train, {validation} validation{folds}  ({note})",
-        f"{program} over {retriever}, model: {model}",
-        f"{optimizer}, by {objective}{start}",
+        f"{learnt['task']}  dev split: {sizes}  ({note})",
+        f"{learnt['program']} over {learnt['pool'] or learnt['retriever']}, model: {model}",
+        f"{learnt['optimizer']}, by {learnt['objective']}{start}",
     ]
 
 
@@ -137,16 +128,14 @@ def _candidates(learnt: JsonMapping) -> ResultTable:
     rows = []
     for row in learnt["candidates"][:ROWS]:
         validation = row["validation"]
-        train = row["train"]
         cells = [
             _candidate_name(row, learnt["candidate"]),
             _mean(validation),
             _interval(validation),
         ]
         if has_folds:
-            change = row.get("change")
-            cells.append(number(change, "{:+.4f}", ""))
-        cells.append(_mean(train))
+            cells.append(number(row.get("change"), "{:+.4f}", ""))
+        cells.append(_mean(row["train"]))
         if is_tuned:
             cells.append(_list_parameters(row["parameters"]))
         else:
@@ -155,7 +144,7 @@ def _candidates(learnt: JsonMapping) -> ResultTable:
         cells.append(str(row["tokens"]))
         cells.append(number(row["list_usd"], "${:.4f}"))
         rows.append(cells)
-    names = (0, 4) if is_tuned else (0,)
+    names = (0, heads.index("parameters")) if is_tuned else (0,)
     return ResultTable("", heads, rows, names=names)
 
 
@@ -174,10 +163,8 @@ def _list_parameters(parameters: JsonMapping) -> str:
     return " ".join(f"{name}={shorten(str(value))}" for name, value in parameters.items())
 
 
-def _interval(measured: JsonMapping) -> str:
-    low = measured["low"]
-    high = measured["high"]
-    return "" if low is None else f"{low:.4f} to {high:.4f}"
+def _interval(measured: JsonMapping, form: str = "{low:.4f} to {high:.4f}") -> str:
+    return "" if measured["low"] is None else form.format(**measured)
 
 
 def _mean(measured: JsonMapping) -> str:
@@ -198,19 +185,14 @@ def _gain(learnt: JsonMapping) -> list[str]:
     gain = learnt["gain"]
     before = learnt["before"]["mean"]
     after = learnt["after"]["mean"]
-    difference = gain["difference"]
-    p = gain["p"]
-    wins = gain["wins"]
-    ties = gain["ties"]
-    losses = gain["losses"]
     start = ""
     if learnt["kept"] == "start":
         start = "nothing is better than the start, which is kept; "
     return [
         f"{start}validation {before:.4f} to {after:.4f} over {queries(learnt['after']['queries'])}: "
-        f"{difference:+.4f}{_gain_interval(gain)}, "
-        f"p {p:.3g}{_correction(gain)}: {_verdict(gain)}; "
-        f"{wins} won, {ties} tied, {losses} lost"
+        f"{gain['difference']:+.4f}{_interval(gain, ' ({low:+.4f} to {high:+.4f})')}, "
+        f"p {gain['p']:.3g}{_correction(gain)}: {_verdict(gain)}; "
+        f"{gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"
     ]
 
 
@@ -223,12 +205,6 @@ def _no_gain(learnt: JsonMapping) -> str:
         f"no gain{so_far}: {reason}, so the program is kept as it was; there is nothing to ask "
         f"test about"
     )
-
-
-def _gain_interval(gain: JsonMapping) -> str:
-    low = gain["low"]
-    high = gain["high"]
-    return "" if low is None else f" ({low:+.4f} to {high:+.4f})"
 
 
 def _correction(gain: JsonMapping) -> str:
@@ -272,10 +248,7 @@ def _queries_moved(learnt: JsonMapping) -> list[str]:
     losses = [row for row in moved if row["difference"] < 0]
     lines = ["queries that moved most"]
     for row in [*gains[:MOVED], *losses[-MOVED:]]:
-        query_id = row["query_id"]
-        before = row["before"]
-        after = row["after"]
-        lines.append(f"  {query_id}  {before:.4f} to {after:.4f}")
+        lines.append(f"  {row['query_id']}  {row['before']:.4f} to {row['after']:.4f}")
     return lines
 
 
@@ -289,14 +262,11 @@ def _leaks_found(learnt: JsonMapping) -> list[str]:
         f"prompts that repeat judged texts: {len(leaks)}, {len(of_test)} of them of the test split"
     ]
     for leak in [*of_test, *of_dev][:ROWS]:
-        piece = leak["piece"]
-        length = leak["length"]
-        split = leak["split"]
-        text_type = leak["kind"]
-        owner = leak["owner"]
-        text = leak["text"][:80]
-        words = plural(length, "word")
-        lines.append(f'  {piece} has {words} in a row of the {split} {text_type} {owner}: "{text}"')
+        source = f"{leak['split']} {leak['kind']} {leak['owner']}"
+        words = plural(leak["length"], "word")
+        lines.append(
+            f'  {leak["piece"]} has {words} in a row of the {source}: "{leak["text"][:80]}"'
+        )
     return lines
 
 
@@ -336,10 +306,9 @@ def _runs(learnt: JsonMapping) -> list[str]:
 
 def _cost(learnt: JsonMapping) -> str:
     usage = learnt["usage"]
-    calls = usage["calls"]
+    calls = count_of(usage["calls"], "call")
     if learnt["lm"] == "offline":
-        return count_of(calls, "call")
-    input_tokens = usage["input_tokens"]
-    output_tokens = usage["output_tokens"]
+        return calls
+    input_tokens = plural(usage["input_tokens"], "token")
     price = number(usage["list_usd"], "${:.4f}", "price unknown")
-    return f"{count_of(calls, 'call')}, {plural(input_tokens, 'token')} in, {output_tokens} out, {price}"
+    return f"{calls}, {input_tokens} in, {usage['output_tokens']} out, {price}"

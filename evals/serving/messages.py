@@ -15,13 +15,12 @@ import anyio
 import mcp_types as types
 from pydantic import ValidationError
 
-from tools.cli import print_stderr
 from tools.models.arguments import read_json
 from tools.records import JsonObject
 
 _FORMS = (
-    "a request has a method, which is a text, and an id; a notification a method; an answer an id, "
-    "and an object as its result or error"
+    'it has "jsonrpc": "2.0"; a request has a method, which is a text, an id, and an object as its '
+    "params; a notification a method; an answer an id, and an object as its result or error"
 )
 LAST_ANSWERS = 10.0  # seconds that the last requests have when stdin has ended
 
@@ -48,12 +47,8 @@ def read_message(text: str | bytes) -> JsonObject:
         message = read_json(text if isinstance(text, bytes) else text.removeprefix("\ufeff"))
     except ValueError as error:
         raise NoMessage(f"this is {error}", types.PARSE_ERROR) from None
-    if isinstance(message, list):
-        raise NoMessage("send one message at a time; batches are not served")
     if not isinstance(message, dict):
-        raise NoMessage("this is no message: send a JSON object")
-    if message.get("jsonrpc") != "2.0" or not isinstance(message.get("params", {}), dict | None):
-        raise NoMessage('this is no message: it has "jsonrpc": "2.0", and its params are an object')
+        raise NoMessage("this is no message: send JSON objects, one at a time")
     if isinstance(number := message.get("id"), float) and number.is_integer():
         message["id"] = int(number)
     if "method" in message and "id" in message and not _is_id(message["id"]):
@@ -94,7 +89,6 @@ async def read_lines(
         try:
             message = read_message(line)
         except NoMessage as error:
-            print_stderr(f"a line on stdin was left out: {error}")
             await refuse(error)
             continue
         if message.get("method") == "notifications/cancelled":
