@@ -83,7 +83,7 @@ def command(arguments: argparse.Namespace) -> int:
     blocks = comparison_tables.lay_out_comparison(result, pairs=pairs)
     if arguments.latex:
         repeats = [path for system in result["systems"] for path in system["repeats"]]
-        print_stdout(to_latex(blocks, style, [*repeats, result["data"]]))
+        print_stdout(to_latex(blocks, style, repeats))
         return 0
     print_stdout(to_markdown(blocks) if arguments.markdown else render_terminal(blocks))
     return 0

@@ -94,7 +94,7 @@ def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> Tab
     axes = tuple(budget_curves.AXES) if by == "all" else (by,)
     result = budget_curves.curves(_paths(runs), metric, axes)
     heads, *rows = comparison_tables.curve_rows(result)
-    cells = [[value_cell(str(value), value) for value in row] for row in rows]
+    cells = [[value_cell(value) for value in row] for row in rows]
     table = ResultTable("", [str(head) for head in heads], cells, names=(0, 1, 2))
     blocks = comparison_tables.lay_out_curves(result)
     return TabledResult(result, blocks, table, lambda: plots.draw_curves(result))
@@ -200,7 +200,7 @@ def _comparisons_table(result: JsonMapping) -> ResultTable:
     rows = []
     heads = list(result["comparisons"][0])
     for row in result["comparisons"]:
-        rows.append([value_cell(str(row[head]), row[head]) for head in heads])
+        rows.append([value_cell(row[head]) for head in heads])
     return ResultTable("", heads, rows, names=(0, 1))
 
 
@@ -217,9 +217,7 @@ def _experiment_table(result: JsonMapping, labels: Sequence[str]) -> ResultTable
     for place, (label, system) in enumerate(zip(labels, result["systems"], strict=True)):
         cells: list[str] = [label]
         for ranked in result["by_metric"]:
-            mean = ranked["means"][place]
-            p = adjusted.get((system["run"], ranked["metric"]))
-            cells.append(value_cell(str(mean), mean))
-            cells.append(value_cell(str(p), p))
+            cells.append(value_cell(ranked["means"][place]))
+            cells.append(value_cell(adjusted.get((system["run"], ranked["metric"]))))
         rows.append(cells)
     return ResultTable("", heads, rows)

@@ -6,6 +6,7 @@ or further columns. tools/terminal.py fits a table to the width of a terminal.
 
 import csv
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, TextIO
 
 from tools.cli import CommandParser, line_width, print_stdout, spell_in, strip_control_characters
 from tools.errors import UsageError
+from tools.files import expand_user_path
 from tools.installation import importing_extra
 from tools.terminal import Cell as Cell
 from tools.terminal import Grid, definitions, draw
@@ -223,8 +225,8 @@ class LatexStyle(NamedTuple):
     only: str = ""
     # In place of its title and notes.
     caption: str = ""
-    # Digits after the point of measured figures; None leaves them.
-    digits: int | None = None
+    # Digits after the point of measured figures, "0" to "6"; "" leaves them.
+    digits: str = ""
     # Whether measured figures are multiplied by 100.
     percent: bool = False
 
@@ -237,7 +239,8 @@ def add_latex_options(command_line: CommandParser, form: Any) -> None:
     add = command_line.add_argument_group("with --latex").add_argument
     add("--only", default="", metavar="NAME", help="one table: NAME of its label tab:NAME")
     add("--caption", default="", metavar="TEXT", help="its caption, in place of title and notes")
-    add("--digits", type=int, choices=range(7), metavar="N", help="decimals of metrics, 0 to 6")
+    decimals = "decimals of metrics, 0 to 6"
+    add("--digits", default="", choices=list("0123456"), metavar="N", help=decimals)
     add("--percent", action="store_true", help="metrics in percent, without the sign")
 
 
@@ -253,8 +256,8 @@ def to_latex(content: Iterable[TerminalBlock], style: LatexStyle, paths: Iterabl
     """Return floats with captions, labels and booktabs' rules; lines are comments, because a paper
     has its own words.
 
-    A note of several tables is in the caption of the first; of `paths` the names stay. UsageError
-    for no table of that name, or a caption of several.
+    A note of several tables is in the caption of the first; of `paths`, which may be relative, the
+    names stay. UsageError for no table of that name, or a caption of several.
     """
     tables = [block for block in content if isinstance(block, ResultTable)]
     chosen = [table for table in tables if style.only in ("", table.stem)]
@@ -275,7 +278,7 @@ def to_latex(content: Iterable[TerminalBlock], style: LatexStyle, paths: Iterabl
             comments += caption
             caption = [style.caption]
         floats.append(_float(table, ". ".join(filter(None, caption)), style))
-    lines = [f"% {strip_control_characters(line)}".rstrip() for line in comments if line]
+    lines = [f"% {_leave_out_folders(line)}".rstrip() for line in comments if line]
     text = "\n".join([*lines, *floats]) + "\n"
     for path in paths:
         folder = str(Path(path).parent)
@@ -311,7 +314,7 @@ def _restyle(cell: str, style: LatexStyle) -> str:
         return cell
 
     def restyle_place(place: re.Match[str]) -> str:
-        digits = int(place[1]) - 2 * style.percent if style.digits is None else style.digits
+        digits = style.digits or int(place[1]) - 2 * style.percent
         return f".{digits}{'%' if style.percent else 'f'}"
 
     form = re.sub(r"\.(\d)f", restyle_place, cell.form)
@@ -335,8 +338,18 @@ _LATEX = str.maketrans(
 )
 
 
+def _leave_out_folders(text: str) -> str:
+    """Return text without control characters, and each path of this machine without its folder."""
+
+    def drop_folder(folder: re.Match[str]) -> str:
+        exists = os.access(expand_user_path(folder[0]), os.F_OK)
+        return "" if exists else folder[0]
+
+    return re.sub(r"(?<![\w./~-])~?/(?:[^\s/]+/)+", drop_folder, strip_control_characters(text))
+
+
 def _in_latex(text: str, *, number: bool = False) -> str:
-    escaped = strip_control_characters(text).translate(_LATEX)
+    escaped = _leave_out_folders(text).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
     # Two in a row would become a dash.

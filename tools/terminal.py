@@ -62,9 +62,9 @@ def figure_cell(value: float | None, form: str = "{:.4f}", unknown: str = "-") -
     return Cell(unknown) if value is None else Cell(form, value, figures=[value])
 
 
-def value_cell(text: str, value: object) -> Cell:
-    """Return a cell with its value; a value that is not known is NaN in a data frame."""
-    return Cell(text, math.nan if value is None else value)
+def value_cell(value: object, text: str = "") -> Cell:
+    """Return a cell with its value, written as `text`; a value that is not known is NaN in a data frame."""
+    return Cell(text or str(value), math.nan if value is None else value)
 
 
 class Head(str):

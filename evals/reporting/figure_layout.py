@@ -23,8 +23,12 @@ _CSV_HEADS = [
     "queries",
     "failed",
     "best",
+    "source",
+    "note",
+    "resampled_mean",
+    "resampled_error",
+    "answers",
 ]
-_CSV_HEADS += ["source", "note", "resampled_mean", "resampled_error", "answers"]
 
 
 def lay_out(figures: SystemFigures) -> ResultTable:

@@ -33,6 +33,7 @@ from tools.result_table import ResultTable
 HEADS = [
     "program",
     "task",
+    "metric",
     "floor",
     "lower bound",
     "program's",
@@ -40,8 +41,8 @@ HEADS = [
     "gain",
     "missing",
     "closed",
+    "bounds by other systems",
 ]
-HEADS += ["bounds by other systems"]
 CSV_HEADS = [
     "task's name",
     "floor is",
@@ -86,35 +87,16 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable | 
         for name in metrics or ("",):
             for bounds in references_per_program(group.runs, name):
                 if {"best", "ceiling"} & bounds.bounds.keys():
-                    rows.append(
-                        (
-                            bounds.metric,
-                            *_row(group, bounds),
-                        )
-                    )
+                    rows.append(_row(group, bounds))
     if not rows:
         return None
-    cells = [
-        [
-            *shown[:2],
-            metric,
-            *shown[2:],
-            *hidden,
-        ]
-        for metric, shown, hidden in rows
-    ]
-    heads = [
-        *HEADS[:2],
-        "metric",
-        *HEADS[2:],
-    ]
     return report_table(
         "gap",
         "Floor and ceiling",
-        heads,
-        cells,
+        HEADS,
+        rows,
         words=(1, 2),
-        long=(len(HEADS),),
+        long=(len(HEADS) - 1,),
         csv_heads=CSV_HEADS,
         notes=NOTES,
     )
@@ -177,7 +159,7 @@ def best_mean(
     return max(means, key=partial(orient, metric), default=None)
 
 
-def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
+def _row(group: Group, bounds: ReferenceRuns) -> list[str]:
     run = bounds.run
     task = run.config["task"]
     floor, _, union, ceiling = (
@@ -192,6 +174,7 @@ def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
     shown = [
         str(group.system(run)),
         short_task_name(task),
+        bounds.metric,
         *means,
         gained,
         missing,
@@ -199,7 +182,8 @@ def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
         bounds.others,
     ]
     floor, best, union, ceiling = (bounds.describe(label) for label in LABELS)
-    return shown, [
+    return [
+        *shown,
         task,
         floor,
         _figure(bounds.mean("best")),

@@ -465,7 +465,7 @@ def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable
         cells = list[Cell]()
         for run in runs:
             mean = run["figures"][key]["mean"]
-            cells.append(value_cell(format_number(mean, unknown="-"), mean))
+            cells.append(value_cell(mean, format_number(mean, unknown="-")))
         rows.append([label, *cells])
     return ResultTable("", ["mean", *labels], rows)
 

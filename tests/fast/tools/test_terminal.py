@@ -141,6 +141,18 @@ def test_a_heading_stands_above_its_rows_or_in_brackets_after_the_name_of_each()
     assert table.to_csv() == "system,mean\nbm25,0.5\nRandom,0.1\nIdeal,1.0\n"
 
 
+def test_latex_has_no_folder_of_this_machine_and_ids_as_they_are(tmp_path):
+    names = ["/m/02mjmr", f"/{'x' * 300}/y", "a/b", f"over {tmp_path}/own.py:Own"]
+    table = ResultTable(f"of ({tmp_path})", ["query"], [[name] for name in names])
+    shown = ["/m/02mjmr", f"/{'x' * 300}/y", "a/b", "over own.py:Own"]
+    lines = table.to_latex().splitlines()
+    assert [line.removesuffix(" \\\\") for line in lines if line.endswith("\\\\")] == [
+        "query",
+        *shown,
+    ]
+    assert f"\\caption{{of ({tmp_path.name})}}".replace("_", "\\_") in lines
+
+
 def test_the_csv_of_a_table_may_say_more_and_nothing_in_it_is_a_formula():
     more = [["system", "run"], ["=1+1", "-2+3"], ["@SUM(1)", "-0.5 (-1 to 1)"], ["-", -0.5]]
     table = ResultTable("", ["system"], [["a"]], csv_rows=more)

@@ -205,10 +205,18 @@ def test_a_paper_gets_a_table_of_a_study_and_the_values_of_its_queries(command, 
         name = "two_rows"
         tasks = ["congress"]
         fixed = { data = "mini", limit = 4 }
-        row = [{ program = "retrieve" }, { program = "multihop", name = 'a & 5 % #_~^\\ {x} $' }]
+        [[row]]
+        program = "retrieve"
+        [[row]]
+        name = 'a & 5 % #_~^\\ {x} $'
+        program = "multihop"
+        [[row]]
+        program = "HERE/own.py:answer"
         """
-    names = ("retrieve", r"a & 5 % #_~^\ {x} $")
-    file = write(tmp_path / "study.toml", text)
+    own = "def answer(query, search):\n    return [hit.doc_id for hit in search(query)]\n"
+    write(tmp_path / "own.py", own)
+    names = ("retrieve", r"a & 5 % #_~^\ {x} $", f"{tmp_path}/own.py:answer")
+    file = write(tmp_path / "study.toml", text.replace("HERE", str(tmp_path)))
     everything = command(file, "--latex").out
     folder = tmp_path / "runs/studies/two_rows/tables"
     for text in (everything, *(path.read_text() for path in folder.glob("*.tex"))):
@@ -236,7 +244,7 @@ def test_a_paper_gets_a_table_of_a_study_and_the_values_of_its_queries(command, 
         words = ("--latex", "--only", "study", "--caption", "5 %", "--percent", "--digits", 1)
         printed = command(file, *words).out
         assert "\\caption{5 \\%}" in printed and "tab:study-cost" not in printed
-        shown = escaped if row == names[1] else "retrieve & "
+        shown = escaped if row == names[1] else f"{row.rpartition('/')[2]} & "
         assert re.search(rf"\n{re.escape(shown)}.*{100 * mean:.1f}", printed)
     unknown = command(file, "--latex", "--only", "nothing")
     assert unknown.code == 2 and "study, study-tests, study-cost" in unknown.err
