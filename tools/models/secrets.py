@@ -96,8 +96,8 @@ def is_secret(name: str) -> bool:
 
 
 def hash_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each variable's value, by "$NAME"; of a secret "", so that another key is no
-    other run, and nobody can try keys against a digest.
+    """Return the SHA-256 of each variable's value, by "$NAME"; of a secret "", so that another key does not
+    make another run, and the configuration has no digest of a key.
     """
     return {
         f"${name}": "" if is_secret(name) else hashlib.sha256(get_secret(name).encode()).hexdigest()
