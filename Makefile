@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: run test plain smoke soak check docs installation clean
 
 run: .venv/installed
-	$(BIN)/python -m evals.run --program multihop --task congress
+	$(BIN)/sextant run --program multihop --task congress
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest

@@ -2,9 +2,9 @@
 
 import os
 
-from sextant_search import require_ours
+import sextant
 
-require_ours("programs", "tools")
+sextant.use_full_name(__name__)
 
 # Where these ask for it, LangGraph would send what happens in a graph to LangSmith.
 for _name in (
@@ -17,8 +17,8 @@ for _name in (
 
 # To add one: a Program (programs/base.py) with a graph inside, in its own file, named here.
 AGENTS: dict[str, str] = {
-    "notes": "agents.notes:NotesAgent",
-    "planner": "agents.planner:Planner",
-    "react": "agents.react:React",
-    "verifier": "agents.verifier:Verifier",
+    "notes": "sextant.agents.notes:NotesAgent",
+    "planner": "sextant.agents.planner:Planner",
+    "react": "sextant.agents.react:React",
+    "verifier": "sextant.agents.verifier:Verifier",
 }

@@ -17,11 +17,11 @@ import dspy
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 
-from programs.base import Program
-from tools.errors import UsageError
-from tools.models import call_context
-from tools.records import JsonObject, Query, Submission
-from tools.session import Session
+from sextant.programs.base import Program
+from sextant.tools.errors import UsageError
+from sextant.tools.models import call_context
+from sextant.tools.records import JsonObject, Query, Submission
+from sextant.tools.session import Session
 
 T = TypeVar("T")
 

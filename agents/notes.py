@@ -25,18 +25,18 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END
 from typing_extensions import TypedDict
 
-from agents.graph import Agent, NodeContext, build_graph
-from programs.multihop import MultiHop, MultiHopState
-from tools import files
-from tools.cli import AT_END
-from tools.errors import DataError, RunIncomplete
-from tools.records import JsonObject, Query, Submission
-from tools.session import SharedOnDeepcopy
-from tools.sqlite import close_when_unused
+from sextant.agents.graph import Agent, NodeContext, build_graph
+from sextant.programs.multihop import MultiHop, MultiHopState
+from sextant.tools import files
+from sextant.tools.cli import AT_END
+from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.records import JsonObject, Query, Submission
+from sextant.tools.session import SharedOnDeepcopy
+from sextant.tools.sqlite import close_when_unused
 
 
 class _NotesState(TypedDict, total=False):
-    found: JsonObject  # programs.multihop.MultiHopState, as plain data
+    found: JsonObject  # sextant.programs.multihop.MultiHopState, as plain data
     hop: int  # hops that are done
     why: str  # why no further hop is made, once that is so
     ranking: list[str]  # there when the query is answered

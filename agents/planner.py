@@ -18,15 +18,15 @@ import pydantic
 from langgraph.graph import END
 from typing_extensions import TypedDict
 
-from agents.graph import Agent, NodeContext, build_graph, run_parallel
-from programs import passage_reading
-from programs.base import QuerySignature
-from tools.errors import require_at_least
-from tools.lenses import get_lens
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
-from tools.models.passages import Passage
-from tools.models.prompting import ask, predict, with_advice
+from sextant.agents.graph import Agent, NodeContext, build_graph, run_parallel
+from sextant.programs import passage_reading
+from sextant.programs.base import QuerySignature
+from sextant.tools.errors import require_at_least
+from sextant.tools.lenses import get_lens
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import ask, predict, with_advice
 
 
 class SubQuestion(pydantic.BaseModel):

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from evals.scoring import scored_run
-from evals.scoring.anytime_ranking import AnytimeRanking
-from evals.scoring.metrics import metric_from_attribution
-from tools.cli import CommandParser, print_stdout, run_and_leave
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.anytime_ranking import AnytimeRanking
+from sextant.evals.scoring.metrics import metric_from_attribution
+from sextant.tools.cli import CommandParser, print_stdout, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10

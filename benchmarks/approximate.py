@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tools.retrievers.index_store import iter_blocks
-from tools.retrievers.vectors.embedder import MappedVectors, Vectors
-from tools.retrievers.vectors.exact_search import exact_scores
+from sextant.tools.retrievers.index_store import iter_blocks
+from sextant.tools.retrievers.vectors.embedder import MappedVectors, Vectors
+from sextant.tools.retrievers.vectors.exact_search import exact_scores
 
 # CPU seconds of a build, GiB of memory, and by what a search looks at: recall@100, nprobe or ef,
 # and ms of CPU a query.

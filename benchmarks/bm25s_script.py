@@ -1,5 +1,5 @@
 """A search evaluation as most people would write it: bm25s, PyStemmer and pytrec_eval, from the
-files to nDCG@10. `benchmarks.whole` holds `python -m evals.run` against it.
+files to nDCG@10. `benchmarks.whole` holds `sextant run` against it.
 
     python benchmarks/bm25s_script.py FOLDER    # a data folder in OBLIQ-Bench's layout
 """

@@ -1,7 +1,7 @@
 """The overhead of a model call: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER]
 [--profile | --cached]`.
 
-The main job, multihop over BM25, runs as `evals.run` runs it. The model is a local HTTP server in
+The main job, multihop over BM25, runs as `sextant.evals.run` runs it. The model is a local HTTP server in
 another process (benchmarks/answering.py) that answers every call after the same time. The ideal
 time is calls x latency / calls in flight, and efficiency is ideal / wall clock. CPU is that of this
 process, which does everything but answer. For comparison, `--processes` workers do the same, and
@@ -36,24 +36,24 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import aiohttp
 import orjson
 
-import environments
-from evals.run_folder import JsonlIndex, RunFolder
-from evals.running import evaluate, runner
-from evals.running.request import Request
-from evals.running.workers.coordinator import Coordinator
-from programs.multihop import MultiHop
-from tools import retrievers
-from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_command
-from tools.corpus import Corpus
-from tools.errors import RunIncomplete, UsageError
-from tools.files import sextant_home
-from tools.forkserver import fork_server
-from tools.models import language_model
-from tools.models.run_resources import RunResources
-from tools.models.storage.request_store import read_call
-from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.records import Query, Usage
-from tools.session import Toolbox
+from sextant import environments
+from sextant.evals.run_folder import JsonlIndex, RunFolder
+from sextant.evals.running import evaluate, runner
+from sextant.evals.running.request import Request
+from sextant.evals.running.workers.coordinator import Coordinator
+from sextant.programs.multihop import MultiHop
+from sextant.tools import retrievers
+from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_command
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import RunIncomplete, UsageError
+from sextant.tools.files import sextant_home
+from sextant.tools.forkserver import fork_server
+from sextant.tools.models import language_model
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.storage.request_store import read_call
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.records import Query, Usage
+from sextant.tools.session import Toolbox
 
 # Queries for each that is in flight, unless --queries says otherwise: the last ones are not in full
 # company
@@ -255,7 +255,7 @@ def run_by(
     is in flight.
     """
     with (
-        fork_server("evals.running.workers.worker") as start,
+        fork_server("sextant.evals.running.workers.worker") as start,
         tempfile.TemporaryDirectory() as runs,
     ):
         request = Request(

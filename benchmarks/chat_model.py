@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-import environments
+from sextant import environments
 
 ENTRIES = 4_000  # of the vocabulary
 SHAPE: dict[str, Any] = {

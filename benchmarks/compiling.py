@@ -1,6 +1,6 @@
 """How long compiling takes over cached answers: `python -m benchmarks.compiling --data FOLDER`.
 
-`python -m optimizers.compile` is held against DSPy's own run of the same teleprompter on the same
+`sextant compile` is held against DSPy's own run of the same teleprompter on the same
 queries (dspy_compile_script.py). The model is a local server (answering.py). A first run of each
 fills its cache; the runs that count find every answer there, and are processes in turns. Rows are
 ratios of medians, by the clock and by CPU time. Left out: the time of a model.
@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.calls import serving
 from benchmarks.rows import Row
 from benchmarks.whole import Cost, compare, timed
-from tools import files
-from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
+from sextant.tools import files
+from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 
 TELEPROMPTERS = ("bootstrap", "mipro", "gepa")
 BOUND = 1.2  # of DSPy's own run
@@ -71,7 +71,7 @@ def measure(
     url = f"http://127.0.0.1:{port}/v1"
     queries = str(arguments.queries)
     ours = [
-        *("optimizers.compile", "--program", "multihop", "--task", "congress"),
+        *("sextant.optimizers.compile", "--program", "multihop", "--task", "congress"),
         *("--data", arguments.data, "--optimizer", optimizer),
         *("--lm", f"tiny@{url}", "--limit", queries),
     ]
@@ -88,7 +88,7 @@ def measure(
         if number:
             for name, cost in pair.items():
                 costs[name].append(cost)
-    name = f"optimizers.compile --optimizer {optimizer}"
+    name = f"sextant.optimizers.compile --optimizer {optimizer}"
     yield from compare(name, costs["ours"], "DSPy alone", costs["script"], BOUND)
 
 

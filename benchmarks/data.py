@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-import environments
-from tools.corpus import Corpus, StoredCorpus, store
-from tools.records import Document
-from tools.text import sentences
+from sextant import environments
+from sextant.tools.corpus import Corpus, StoredCorpus, store
+from sextant.tools.records import Document
+from sextant.tools.text import sentences
 
 LENGTH = 2_545  # mean characters of a document: that of OBLIQ-Bench's Congress corpus
 PASSAGE = 500  # mean characters of a passage

@@ -1,10 +1,10 @@
 """Compiling `multihop` as most people would: DSPy's model with its cache, its Evaluate and its
-teleprompter. `benchmarks.compiling` holds `python -m optimizers.compile` against it.
+teleprompter. `benchmarks.compiling` holds `sextant compile` against it.
 
     python benchmarks/dspy_compile_script.py TELEPROMPTER FOLDER QUERIES URL CACHE
 
 TELEPROMPTER is bootstrap, mipro or gepa, with the options of `--budget light`. The program, its
-index, and the division of the queries are those of `optimizers.compile`.
+index, and the division of the queries are those of `sextant.optimizers.compile`.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from typing import Any
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
-import environments
-from programs.multihop import MultiHop
-from tools import retrievers
-from tools.files import sextant_home
-from tools.session import Toolbox
+from sextant import environments
+from sextant.programs.multihop import MultiHop
+from sextant.tools import retrievers
+from sextant.tools.files import sextant_home
+from sextant.tools.session import Toolbox
 
 name, folder, count, url, cache = sys.argv[1:]
 dspy.configure_cache(disk_cache_dir=cache)

@@ -19,10 +19,10 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks import data
 from benchmarks.rows import Row
-from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.loading import torch_threads
-from tools.retrievers.neural.model_table import BUNDLED, find_folder
-from tools.retrievers.vectors.embedder import Vectors
+from sextant.tools.retrievers.neural.dense import SentenceEmbedder
+from sextant.tools.retrievers.neural.loading import torch_threads
+from sextant.tools.retrievers.neural.model_table import BUNDLED, find_folder
+from sextant.tools.retrievers.vectors.embedder import Vectors
 
 _PASSAGES = 200  # at most; encoding is as fast for any number
 _LENGTH = 1100  # characters on average, as in the hearings

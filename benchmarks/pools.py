@@ -13,15 +13,15 @@ import random
 from collections.abc import Callable
 from statistics import fmean
 
-import environments
-from environments.base import SPLITS, Environment
-from evals.running import candidate_pools
-from evals.scoring.metrics import Ranking, compute
-from tools import retrievers
-from tools.cli import CommandParser, print_stdout, run_and_leave
-from tools.files import sextant_home
-from tools.pool_kinds import WITH_RELEVANT
-from tools.retrievers.base import PoolRetriever, Retriever, Search
+from sextant import environments
+from sextant.environments.base import SPLITS, Environment
+from sextant.evals.running import candidate_pools
+from sextant.evals.scoring.metrics import Ranking, compute
+from sextant.tools import retrievers
+from sextant.tools.cli import CommandParser, print_stdout, run_and_leave
+from sextant.tools.files import sextant_home
+from sextant.tools.pool_kinds import WITH_RELEVANT
+from sextant.tools.retrievers.base import PoolRetriever, Retriever, Search
 
 METRIC = "nDCG@10"
 LOTS = 20  # orders by chance of each query

@@ -14,26 +14,31 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from evals.running.request import apply_hints, find_program, find_retrievers, parse_parameters
+from sextant.evals.running.request import (
+    apply_hints,
+    find_program,
+    find_retrievers,
+    parse_parameters,
+)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import dspy
 
-import environments
-from agents import AGENTS
-from evals import evaluate
-from programs import PROGRAMS
-from tools import retrievers
-from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
-from tools.errors import SextantError, UsageError
-from tools.files import sextant_home
-from tools.models import context_window, offline_engine
-from tools.models.adapter import Adapter
-from tools.models.language_model import LanguageModel
-from tools.models.run_resources import RunResources
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.agents import AGENTS
+from sextant.evals import evaluate
+from sextant.programs import PROGRAMS
+from sextant.tools import retrievers
+from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
+from sextant.tools.errors import SextantError, UsageError
+from sextant.tools.files import sextant_home
+from sextant.tools.models import context_window, offline_engine
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 SYSTEMS = PROGRAMS | AGENTS
 SUITES = (

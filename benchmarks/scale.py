@@ -32,19 +32,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from benchmarks import approximate, data
-from tools import retrievers
-from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
-from tools.corpus import Corpus, StoredCorpus, store
-from tools.errors import UnknownName
-from tools.records import Document
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.index_store import delete, list_stored_indexes
-from tools.retrievers.lexical.bm25 import BM25
-from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.sharded import Sharded
-from tools.retrievers.vectors.embedder import Vectors, open_vectors
-from tools.retrievers.vectors.exact_search import VectorRetriever
-from tools.text import content_words
+from sextant.tools import retrievers
+from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
+from sextant.tools.corpus import Corpus, StoredCorpus, store
+from sextant.tools.errors import UnknownName
+from sextant.tools.records import Document
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.index_store import delete, list_stored_indexes
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.retrievers.neural.dense import SentenceEmbedder
+from sextant.tools.retrievers.sharded import Sharded
+from sextant.tools.retrievers.vectors.embedder import Vectors, open_vectors
+from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
+from sextant.tools.text import content_words
 
 DOCUMENTS = 20_000
 LARGE = 1_000_000  # documents from which on the bounds of a large corpus are looked at
@@ -414,12 +414,12 @@ def measure_offline(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
         "all",
     ]
     _start(
-        "evals.run", *given, "--limit", "1", "--runs", str(home / "first")
+        "sextant.evals.run", *given, "--limit", "1", "--runs", str(home / "first")
     )  # which builds the index
     seconds = list[float]()
     for processes in ("1", "2"):
         started = time.perf_counter()
-        _start("evals.run", *given, "--workers", processes, "--runs", str(home / processes))
+        _start("sextant.evals.run", *given, "--workers", processes, "--runs", str(home / processes))
         seconds.append(time.perf_counter() - started)
     note = (
         f"{seconds[1]:.1f} s to {seconds[0]:.1f} "

@@ -30,16 +30,16 @@ from typing import Any, NamedTuple
 
 os.environ |= {"HF_HUB_OFFLINE": "1"}
 
-import evals.run
-from agents import AGENTS
+import sextant.evals.run
 from benchmarks import chat_model
-from evals.running import evaluate
-from evals.running.request import Request
-from programs import PROGRAMS
-from tools import cli_options as options
-from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
-from tools.errors import RunIncomplete, SextantError, UsageError
-from tools.models.storage.response_cache import open_answers
+from sextant.agents import AGENTS
+from sextant.evals.running import evaluate
+from sextant.evals.running.request import Request
+from sextant.programs import PROGRAMS
+from sextant.tools import cli_options as options
+from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
+from sextant.tools.errors import RunIncomplete, SextantError, UsageError
+from sextant.tools.models.storage.response_cache import open_answers
 
 WINDOW = 4096  # tokens that a model takes
 MODEL = "tiny"
@@ -174,7 +174,7 @@ def parser() -> CommandParser:
         action="append",
         default=[],
         metavar="OPTION",
-        help="one more word for evals.run",
+        help="one more word for sextant.evals.run",
     )
     return made
 
@@ -238,7 +238,7 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
     parameters = [word for value in SMALL.get(system, ()) for word in ("-P", value)]
     asked = ["--program", system, *TASK, "--lm", spec, "--runs", str(runs), *parameters, *words]
     try:
-        request = options.from_options(Request, vars(evals.run.parser().parse_args(asked)))
+        request = options.from_options(Request, vars(sextant.evals.run.parser().parse_args(asked)))
         result = evaluate.run_request(request)
     except SextantError as error:
         return Run(system, str(error), {}, 0, 0.0, Counter())
@@ -284,14 +284,14 @@ def killed(spec: str, runs: Path, words: Sequence[str]) -> list[str]:
     ]
     place = runs / "killed" / "answers.sqlite3"
     with subprocess.Popen(
-        [sys.executable, "-m", "evals.run", *asked], stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "sextant.evals.run", *asked], stdout=subprocess.DEVNULL
     ) as process:
         while process.poll() is None and not (place.exists() and _answered(place)):
             time.sleep(0.05)
         process.kill()
     before = _answered(place)
     again = subprocess.run(
-        [sys.executable, "-m", "evals.run", *asked], stdout=subprocess.PIPE, check=False
+        [sys.executable, "-m", "sextant.evals.run", *asked], stdout=subprocess.PIPE, check=False
     )
     after = _answered(place)
     print_stdout(
@@ -442,7 +442,7 @@ def _answers(url: str) -> bool:
 
 def _check(spec: str) -> str:
     """Return what `sextant models check` prints of a server."""
-    asked = [sys.executable, "-m", "tools.models", "check", spec]
+    asked = [sys.executable, "-m", "sextant.tools.models", "check", spec]
     done = subprocess.run(
         asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

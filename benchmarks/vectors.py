@@ -24,13 +24,13 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import data
 from benchmarks.rows import Row
-from tools.corpus import Corpus
-from tools.records import Document, Hit
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.vectors.ann import Ann
-from tools.retrievers.vectors.embedder import Vectors
-from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Hit
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.neural.dense import SentenceEmbedder
+from sextant.tools.retrievers.vectors.ann import Ann
+from sextant.tools.retrievers.vectors.embedder import Vectors
+from sextant.tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 _REAL = 2_000  # texts that are embedded
 _CENTRES = 12_000

@@ -1,6 +1,6 @@
 """How long whole commands take: `python -m benchmarks.whole --data FOLDER`.
 
-`python -m evals.run --program retrieve` is held against a script of the packages that most people
+`sextant run --program retrieve` is held against a script of the packages that most people
 would take (bm25s_script.py), both from the files to nDCG@10, as processes in turns. Rows are ratios
 of medians, by the clock and by CPU time. The other commands are held against a number of seconds.
 Without `--data`, passages are made (data.py), as many as `--documents` and `--queries` say.
@@ -22,16 +22,16 @@ from typing import NamedTuple
 
 from benchmarks import data
 from benchmarks.rows import Row
-from tools import files
-from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
-from tools.errors import SextantError, UsageError
-from tools.installation import explain_missing
+from sextant.tools import files
+from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
+from sextant.tools.errors import SextantError, UsageError
+from sextant.tools.installation import explain_missing
 
 SCRIPT = Path(__file__).with_name("bm25s_script.py")
 PEER = "bm25s, PyStemmer and pytrec_eval"
 PEER_MODULES = ("bm25s", "Stemmer", "pytrec_eval")
 LARGE = 100_000  # documents from which on the bounds of the large corpus hold
-RETRIEVE = ("evals.run", "--program", "retrieve", "--task", "congress", "--split", "all")
+RETRIEVE = ("sextant.evals.run", "--program", "retrieve", "--task", "congress", "--split", "all")
 
 
 class Cost(NamedTuple):
@@ -104,21 +104,21 @@ def measure(
         costs["fresh"].append(timed(place / "fresh", *ours))
         costs["warm"].append(timed(place / "warm", *ours))
     for name, bound in bounds._asdict().items():
-        yield from compare(f"evals.run, {name}", costs[name], PEER, costs["script"], bound)
+        yield from compare(f"sextant.evals.run, {name}", costs[name], PEER, costs["script"], bound)
     [run] = (place / "warm" / "runs").glob("*/*/")
     trec = str(run / "run.trec")
     named = ("--data", str(folder), "--name", "imported")
     at_rest: list[tuple[str, ...]] = [
-        ("evals.score", str(run)),
-        ("evals.import_run", trec, *RETRIEVE[3:], *named),
+        ("sextant.evals.score", str(run)),
+        ("sextant.evals.import_run", trec, *RETRIEVE[3:], *named),
     ]
     for words in at_rest:
         yield held(words[0], [timed(place / "rest", *words) for _ in range(rounds)], 2.0)
     [imported] = (place / "rest" / "runs").glob("*/*/")
-    against = ("evals.compare", str(run), str(imported))
+    against = ("sextant.evals.compare", str(run), str(imported))
     yield held(against[0], [timed(place / "rest", *against) for _ in range(rounds)], 2.0)
     start: dict[str, tuple[str, ...]] = {
-        "evals.run --help": ("evals.run", "--help"),
+        "sextant.evals.run --help": ("sextant.evals.run", "--help"),
         "a miniature": RETRIEVE,
     }
     for name, words in start.items():
@@ -154,7 +154,11 @@ def timed(place: Path, *words: str) -> Cost:
     # Else each process would compile the sources of all that it imports.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     program = [words[0]] if words[0].endswith(".py") else ["-m", words[0]]
-    options = ["--runs", str(runs)] if words[0] in ("evals.run", "evals.import_run") else []
+    options = (
+        ["--runs", str(runs)]
+        if words[0] in ("sextant.evals.run", "sextant.evals.import_run")
+        else []
+    )
     if options:
         shutil.rmtree(runs, ignore_errors=True)
     if "--help" in words:

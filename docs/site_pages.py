@@ -13,21 +13,28 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from evals.__main__ import COMMANDS  # found by the path above
+from sextant.evals.__main__ import COMMANDS  # found by the path above
 
 # What a user calls or subclasses, as module:name or a whole module, by heading.
 PYTHON = {
-    "Run and compare": ["evals.running.evaluate.evaluate", "evals.running.evaluate.Result"]
+    "Run and compare": [
+        "sextant.evals.running.evaluate.evaluate",
+        "sextant.evals.running.evaluate.Result",
+    ]
     + [
-        f"evals.python_interface.{name}"
+        f"sextant.evals.python_interface.{name}"
         for name in ("experiment", "compare", "curves", "behaviour", "study", "TabledResult")
     ],
-    "Requests": ["evals.running.request.Request"],
-    "Tasks": ["environments.load", "environments.base.Environment"],
-    "Programs": ["programs.base.Program", "tools.session.Toolbox", "tools.session.Session"],
-    "Retrievers": ["tools.retrievers.base.Retriever"],
-    "Records": ["tools.records"],
-    "Tables": ["tools.result_table.ResultTable"],
+    "Requests": ["sextant.evals.running.request.Request"],
+    "Tasks": ["environments.load", "sextant.environments.base.Environment"],
+    "Programs": [
+        "sextant.programs.base.Program",
+        "sextant.tools.session.Toolbox",
+        "sextant.tools.session.Session",
+    ],
+    "Retrievers": ["sextant.tools.retrievers.base.Retriever"],
+    "Records": ["sextant.tools.records"],
+    "Tables": ["sextant.tools.result_table.ResultTable"],
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#]*)(?:#[^)]*)?\)")
 
@@ -67,21 +74,17 @@ def describe_python() -> str:
 def describe_commands() -> str:
     """Return the page with the help of each command and its sub-commands."""
     lines = ["# Commands", "", "The `--help` of each command.", ""]
-    for name, (started_by, description) in COMMANDS.items():
-        lines += [f"## {name}", "", f"{description} (`python -m {started_by}`)", ""]
-        for parser in list_parsers(started_by):
+    for name, (module_name, description) in COMMANDS.items():
+        lines += [f"## {name}", "", f"{description} (`python -m {module_name}`)", ""]
+        for parser in list_parsers(module_name):
             lines += ["```text", parser.format_help().rstrip(), "```", ""]
     return "\n".join(lines)
 
 
-def list_parsers(started_by: str) -> Iterator[ArgumentParser]:
+def list_parsers(module_name: str) -> Iterator[ArgumentParser]:
     """Yield the parser of a command, and those of its sub-commands."""
-    package, *words = started_by.split()
-    is_package = (ROOT / package.replace(".", "/")).is_dir()
-    module = import_module(f"{package}.__main__" if is_package else package)
-    parser = module.parser()
-    for word in words:
-        parser = _sub_parsers(parser)[word]
+    is_package = (ROOT / module_name.replace(".", "/")).is_dir()
+    parser = import_module(f"{module_name}.__main__" if is_package else module_name).parser()
     yield parser
     yield from _sub_parsers(parser).values()
 

@@ -47,7 +47,7 @@ def print_blocks(runs: Path) -> list[str]:
 def output(*words: str) -> str:
     """Return what a command prints, of a width that depends on no terminal."""
     done = subprocess.run(
-        [sys.executable, "-m", "evals", *words],
+        [sys.executable, "-m", "sextant", *words],
         cwd=ROOT,
         env=os.environ | {"COLUMNS": "120"},
         capture_output=True,

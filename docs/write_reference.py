@@ -21,14 +21,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 # Found by the paths above.
 from site_pages import list_parsers
 
-import environments
-from evals.__main__ import COMMANDS
-from evals.running.request import SYSTEMS, find_program
-from optimizers.teleprompters import TELEPROMPTERS
-from tools import errors
-from tools.retrievers import RETRIEVERS
-from tools.retrievers.__main__ import describe
-from tools.terminal import first_sentence
+from sextant import environments
+from sextant.evals.__main__ import COMMANDS
+from sextant.evals.running.request import SYSTEMS, find_program
+from sextant.optimizers.teleprompters import TELEPROMPTERS
+from sextant.tools import errors
+from sextant.tools.retrievers import RETRIEVERS
+from sextant.tools.retrievers.__main__ import describe
+from sextant.tools.terminal import first_sentence
 
 # The page of a command.
 PAGES = {
@@ -79,8 +79,8 @@ def check_options(template: str) -> None:
 
 def list_options(command: str) -> dict[str, str]:
     """Return the options of a command that has no sub-commands, each with its help."""
-    started_by, _ = COMMANDS[command]
-    parser = next(list_parsers(started_by))
+    module_name, _ = COMMANDS[command]
+    parser = next(list_parsers(module_name))
     options = {}
     for action in parser._actions:
         if action.option_strings and action.help != SUPPRESS and action.dest != "help":
@@ -118,10 +118,10 @@ def _link(text: str) -> str:
 
 def _commands(_: str) -> str:
     rows = []
-    for name, (started_by, description) in COMMANDS.items():
-        sub_parsers = list(list_parsers(started_by))[1:]
+    for name, (module_name, description) in COMMANDS.items():
+        sub_parsers = list(list_parsers(module_name))[1:]
         sub_commands = [f"`{parser.prog.split()[-1]}`" for parser in sub_parsers]
-        module = "" if started_by == f"evals.{name}" else f"`{started_by}`"
+        module = "" if module_name == f"sextant.evals.{name}" else f"`{module_name}`"
         shown_name = f"[`{name}`]({PAGES[name]})" if name in PAGES else f"`{name}`"
         rows.append((shown_name, module, description, " ".join(sub_commands)))
     return _table(rows)
@@ -178,7 +178,7 @@ def _output(words: str) -> str:
     _, *arguments = shlex.split(line)
     with TemporaryDirectory() as folder:
         surroundings = os.environ | {"SEXTANT_HOME": folder, "COLUMNS": "200"}
-        command = [sys.executable, *arguments, "--runs", f"{folder}/runs"]
+        command = [sys.executable, "-m", "sextant", *arguments, "--runs", f"{folder}/runs"]
         done = subprocess.run(
             command,
             cwd=ROOT,

@@ -14,11 +14,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from sextant_search import require_ours
-
-require_ours("tools")
-
-from environments.base import (
+import sextant
+from sextant.environments.base import (
     INSTRUCTIONS,
     SPLITS,
     Environment,
@@ -27,28 +24,36 @@ from environments.base import (
     Suite,
     validate_environment,
 )
-from environments.opaque_ids import hide_ids
-from tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
-from tools.files import expand_user_path, read_toml, sextant_home
-from tools.plugins import load_object
+from sextant.environments.opaque_ids import hide_ids
+from sextant.tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
+from sextant.tools.files import expand_user_path, read_toml, sextant_home
+from sextant.tools.plugins import load_object
+
+sextant.use_full_name(__name__)
 
 # To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature
 # under environments/mini/<name> (docs/guide/task.md). A command that names a task imports its suite
 # alone.
 SUITES = {
-    "obliq": ("environments.obliq:SUITE", "twitter wildchat math writing congress"),
+    "obliq": ("sextant.environments.obliq:SUITE", "twitter wildchat math writing congress"),
     "crumb": (
-        "environments.crumb:SUITE",
+        "sextant.environments.crumb:SUITE",
         "tip_of_the_tongue stack_exchange paper_retrieval set_ops clinical_trial legal_qa "
         "theorem_retrieval "
         "code_retrieval",
     ),
-    "birco": ("environments.birco:SUITE", "doris_mae arguana whatsthatbook clinical_trial relic"),
+    "birco": (
+        "sextant.environments.birco:SUITE",
+        "doris_mae arguana whatsthatbook clinical_trial relic",
+    ),
     "multiconir": (
-        "environments.multiconir:SUITE",
+        "sextant.environments.multiconir:SUITE",
         "books movies people medical_case legal_document",
     ),
-    "own": ("environments.custom:SUITE", ""),  # folders and files of a user's own, by their places
+    "own": (
+        "sextant.environments.custom:SUITE",
+        "",
+    ),  # folders and files of a user's own, by their places
 }
 
 _LOG = logging.getLogger("sextant")
@@ -80,7 +85,7 @@ def _own() -> Any:
 def of(
     documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **settings: Any
 ) -> Environment:
-    """Return a task made in Python: `environments.custom.of`, for files that are run as `--task
+    """Return a task made in Python: `sextant.environments.custom.of`, for files that are run as `--task
     FILE.py:NAME`.
     """
     environment: Environment = _own().of(
@@ -201,7 +206,7 @@ def data_folder(task: str, data: str | None) -> tuple[str, Path]:
     complete = fetch_marker(task)
     if suite_name == "own" and data:
         return data, Path(data)
-    get = f"`python -m environments fetch {task}`"
+    get = f"`sextant tasks fetch {task}`"
     copy = "--data FOLDER with a copy of the release"
     if data is None:
         data = "full" if complete.exists() else "mini"
@@ -321,7 +326,7 @@ def load(
     except DataError as error:
         if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
             raise
-        remedy = f"`python -m environments fetch {full_name}` gets it again"
+        remedy = f"`sextant tasks fetch {full_name}` gets it again"
         remedies = {"mini": "the installation is damaged, so install again", "full": remedy}
         raise DataError(
             f"{error}; {remedies.get(data, 'mend the file, or get it again')}"

@@ -1,4 +1,4 @@
-"""`python -m environments list | show | fetch | check | search | init | make`: the data of tasks, without
+"""`sextant tasks list | show | fetch | check | search | init | make`: the data of tasks, without
 a run.
 
 Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import environments
-from environments import task_card
-from environments.base import COLUMNS, SPLITS
-from tools import retrievers
-from tools.cli import (
+from sextant import environments
+from sextant.environments import task_card
+from sextant.environments.base import COLUMNS, SPLITS
+from sextant.tools import retrievers
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     grade,
@@ -26,15 +26,21 @@ from tools.cli import (
     print_stdout,
     run_and_leave,
 )
-from tools.cli_options import RELEVANT_FROM, parse_name_value
-from tools.errors import DataError, UsageError
-from tools.files import expand_user_path, sextant_home
-from tools.number_format import plural, queries
-from tools.plugins import TASKS, list_names
-from tools.records import Query
-from tools.result_table import DefinitionList, ResultTable, TerminalBlock, render_terminal, show
-from tools.session import Toolbox
-from tools.waiting import announced, each_announced
+from sextant.tools.cli_options import RELEVANT_FROM, parse_name_value
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.files import expand_user_path, sextant_home
+from sextant.tools.number_format import plural, queries
+from sextant.tools.plugins import TASKS, list_names
+from sextant.tools.records import Query
+from sextant.tools.result_table import (
+    DefinitionList,
+    ResultTable,
+    TerminalBlock,
+    render_terminal,
+    show,
+)
+from sextant.tools.session import Toolbox
+from sextant.tools.waiting import announced, each_announced
 
 SHOWN = 280  # characters of a text in a card or a search result
 NAMES = 12  # of queries in a card
@@ -52,7 +58,7 @@ VERBS = {
 def parser() -> CommandParser:
     """The command line."""
     command_line = CommandParser(
-        prog="python -m environments",
+        prog="sextant tasks",
         description="The benchmarks' tasks: what is there, and is it right.",
     )
     verbs = command_line.add_subparsers(
@@ -256,7 +262,7 @@ def _quote(text: str) -> str:
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
-    from environments.fetch import fetch  # httpx and rich, which --help does without
+    from sextant.environments.fetch import fetch  # httpx and rich, which --help does without
 
     if environments.resolve(arguments.task).startswith("own/"):
         raise UsageError(
@@ -325,7 +331,7 @@ def _search(arguments: argparse.Namespace) -> None:
 
 
 def _init(arguments: argparse.Namespace) -> None:
-    from environments import custom  # Pydantic, as above
+    from sextant.environments import custom  # Pydantic, as above
 
     folder = expand_user_path(arguments.task)
     if (path := folder / custom.FILE).exists():
@@ -340,7 +346,7 @@ def _init(arguments: argparse.Namespace) -> None:
 
 
 def _make(arguments: argparse.Namespace) -> None:
-    from evals.build.make_task import make_task  # NumPy: not for --help
+    from sextant.evals.build.make_task import make_task  # NumPy: not for --help
 
     with announced(f"making {arguments.folder}"):
         lines = make_task(arguments.folder, arguments.corpus, arguments.queries, arguments.qrels)
@@ -349,7 +355,7 @@ def _make(arguments: argparse.Namespace) -> None:
 
 
 def _say_next(task: str) -> None:
-    for command in ("environments check", "evals.run --program multihop --task"):
+    for command in ("environments check", "sextant.evals.run --program multihop --task"):
         print_command(" ", f"python -m {command} {shlex.quote(task)}")
 
 

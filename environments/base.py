@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tools.corpus import Corpus
-from tools.errors import DataError, UnknownName, UsageError
-from tools.number_format import plural
-from tools.records import Query
-from tools.text import is_blank
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.records import Query
+from sextant.tools.text import is_blank
 
 # query_id -> doc_id -> grade. Grades are the release's own, fractions included; 0 is "judged, not
 # relevant" and absence is "not judged", and the two are kept apart because some metrics tell them
@@ -187,7 +187,9 @@ class Environment:
     queries: tuple[Query, ...]  # those of the split, in the release's order
     judgements: Mapping[str, Judgements]  # by name, e.g. "gold" and "pooled"; of those queries
     headline: str  # the judgements that metrics are named after; others are reported beside them
-    metrics: tuple[str, ...]  # names as evals.scoring.metrics reads them, in the order of tables
+    metrics: tuple[
+        str, ...
+    ]  # names as sextant.evals.scoring.metrics reads them, in the order of tables
     metric: str  # the headline metric of the task's own paper, e.g. "nDCG@10"
     comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)  # by query id
     # Query id -> the same need in other words, for Flip.

@@ -23,7 +23,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.base import (
+from sextant.environments.base import (
     Comparison,
     Environment,
     Judgements,
@@ -32,14 +32,14 @@ from environments.base import (
     Suite,
     TaskInfo,
 )
-from environments.readers import files
-from environments.readers.collections import read_port
-from environments.readers.obliq_layout import Collection
-from environments.readers.raw_files import check_data
-from tools.corpus import Corpus
-from tools.errors import DataError, NotApplicable
-from tools.files import open_input
-from tools.records import Document, Query
+from sextant.environments.readers import files
+from sextant.environments.readers.collections import read_port
+from sextant.environments.readers.obliq_layout import Collection
+from sextant.environments.readers.raw_files import check_data
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, NotApplicable
+from sextant.tools.files import open_input
+from sextant.tools.records import Document, Query
 
 RELEASE = Release(
     kind="github",

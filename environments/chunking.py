@@ -5,7 +5,7 @@ Section 3.2 and Figure 2 of CRUMB's paper: blocks are added to a chunk until it 
 above its first block, from the title down; later headings stay in their positions. For your own
 Markdown:
 
-    from environments.chunking import bert_tokens, chunks
+    from sextant.environments.chunking import bert_tokens, chunks
     passages = chunks(Path("page.md").read_text(), count=bert_tokens())
 
 Tables, lists and fenced code are never cut; headings are of ATX form (#).

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.base import Environment, Judgements, LoadRequest, Release, Suite, TaskInfo
-from environments.readers import files as tables
-from environments.readers.obliq_layout import Placed, open_corpus
-from tools.corpus import Corpus
-from tools.errors import DataError, NotApplicable
-from tools.number_format import plural
-from tools.records import Document, Query
+from sextant.environments.base import Environment, Judgements, LoadRequest, Release, Suite, TaskInfo
+from sextant.environments.readers import files as tables
+from sextant.environments.readers.obliq_layout import Placed, open_corpus
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, NotApplicable
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document, Query
 
 RELEASE = Release(
     kind="hub",

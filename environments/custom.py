@@ -22,8 +22,8 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from environments import base
-from environments.base import (
+from sextant.environments import base
+from sextant.environments.base import (
     GENERIC,
     DevSplit,
     EmptySplit,
@@ -34,24 +34,24 @@ from environments.base import (
     Release,
     Suite,
 )
-from environments.opaque_ids import hide_ids
-from environments.ranking_metrics import METRIC_NAME, translate_metric
-from environments.readers import document_ids, obliq_layout
-from environments.readers import files as tables
-from environments.readers.collections import (
+from sextant.environments.opaque_ids import hide_ids
+from sextant.environments.ranking_metrics import METRIC_NAME, translate_metric
+from sextant.environments.readers import document_ids, obliq_layout
+from sextant.environments.readers import files as tables
+from sextant.environments.readers.collections import (
     check_judged,
     describe_data_issues,
     list_missing,
     read_collection,
 )
-from environments.readers.files import check_grade, check_text, read_id
-from environments.readers.obliq_layout import Collection
-from tools import files as disk
-from tools import plugins as names
-from tools import schemas
-from tools.cli import strip_control_characters
-from tools.corpus import Corpus
-from tools.errors import (
+from sextant.environments.readers.files import check_grade, check_text, read_id
+from sextant.environments.readers.obliq_layout import Collection
+from sextant.tools import files as disk
+from sextant.tools import plugins as names
+from sextant.tools import schemas
+from sextant.tools.cli import strip_control_characters
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import (
     DataError,
     OwnCodeFailed,
     SextantError,
@@ -59,8 +59,8 @@ from tools.errors import (
     UnknownName,
     UsageError,
 )
-from tools.number_format import plural
-from tools.records import Document, Query
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document, Query
 
 # Texts by id, or documents, or (id, text).
 Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]
@@ -70,7 +70,7 @@ METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
 SEED = "sextant-own-1"
 REMEDY = (
     f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "
-    "(`python -m environments init FOLDER` writes that file)"
+    "(`sextant tasks init FOLDER` writes that file)"
 )
 
 
@@ -538,7 +538,7 @@ def _list_documents(documents: Documents, source: str) -> Iterator[Document]:
         elif isinstance(pair, tuple | list) and len(pair) == 2:
             yield Document(*pair)
         else:
-            form = "a pair (id, text), or tools.records.Document(id, text, title)"
+            form = "a pair (id, text), or sextant.tools.records.Document(id, text, title)"
             raise DataError(f"{source}: {tables.abbreviate(pair)} is no document; give {form}")
 
 
@@ -605,7 +605,7 @@ def _hints(settings: Settings) -> dict[str, str]:
         for name, setting in settings.items()
         if name in ("lens", "attribute", "document", "target")
     }
-    # tools.lenses reads the text, retrievers take `attribute`.
+    # sextant.tools.lenses reads the text, retrievers take `attribute`.
     if not isinstance(words := settings.get("lens", ""), str):
         hints |= {"lens": json.dumps(words, ensure_ascii=False), "attribute": words["annotate"]}
     return hints

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.errors import DataError
+from sextant.tools.errors import DataError
 
 OUTSIDE = "links out of the folder"
 NOWHERE = "links to nothing, or in a circle"

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from environments.base import (
+from sextant.environments.base import (
     OURS,
     Comparison,
     DevSplit,
@@ -31,11 +31,11 @@ from environments.base import (
     Suite,
     TaskInfo,
 )
-from environments.readers import files as tables
-from environments.readers.collections import read_port
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.records import Document, Query
+from sextant.environments.readers import files as tables
+from sextant.environments.readers.collections import read_port
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError
+from sextant.tools.records import Document, Query
 
 RELEASE = Release(
     kind="github",

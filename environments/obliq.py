@@ -10,7 +10,7 @@ figures counts equal texts as one document.
 from functools import cache
 from typing import NamedTuple
 
-from environments.base import (
+from sextant.environments.base import (
     POOLED,
     DevSplit,
     Environment,
@@ -20,9 +20,9 @@ from environments.base import (
     Suite,
     TaskInfo,
 )
-from environments.readers import obliq_layout
-from tools.errors import DataError, NotApplicable
-from tools.records import Query
+from sextant.environments.readers import obliq_layout
+from sextant.tools.errors import DataError, NotApplicable
+from sextant.tools.records import Query
 
 RELEASE = Release(
     kind="hub",
@@ -138,7 +138,7 @@ def load(request: LoadRequest) -> Environment:
     folder = request.place([task.folder], [suite_task.folder for suite_task in TASKS.values()])
     read = obliq_layout.read_obliq
     if not (folder / "queries+qrels").exists():
-        from environments.readers.collections import (
+        from sextant.environments.readers.collections import (
             read_port as read,  # here, because most data has the release's layout
         )
     files = read(folder, request.home)

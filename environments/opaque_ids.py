@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from environments.base import Comparison, Environment, Judgements, Qrels
-from tools import files
-from tools.corpus import Corpus
-from tools.number_format import plural
-from tools.records import JsonObject, Query
+from sextant.environments.base import Comparison, Environment, Judgements, Qrels
+from sextant.tools import files
+from sextant.tools.corpus import Corpus
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonObject, Query
 
 NOTE = (
     "programs see ids of ours, since those of the release tell which documents are relevant; "

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from environments.judged_ranking import JudgedRanking, RankingMetric
+from sextant.environments.judged_ranking import JudgedRanking, RankingMetric
 
 
 def ndcg(judged: JudgedRanking, k: int) -> float | None:

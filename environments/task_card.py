@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
-import environments
-from environments.base import LEFT_OUT, EmptySplit, Environment, Suite, TaskInfo
-from environments.opaque_ids import measure_leak
-from tools import files
-from tools.errors import DataError
-from tools.files import sextant_home
-from tools.number_format import count_of, plural
-from tools.records import JsonMapping, JsonObject, Query
+from sextant import environments
+from sextant.environments.base import LEFT_OUT, EmptySplit, Environment, Suite, TaskInfo
+from sextant.environments.opaque_ids import measure_leak
+from sextant.tools import files
+from sextant.tools.errors import DataError
+from sextant.tools.files import sextant_home
+from sextant.tools.number_format import count_of, plural
+from sextant.tools.records import JsonMapping, JsonObject, Query
 
 SAMPLES = 3
 GOLDEN = environments.MINI / "golden.json"

@@ -1,6 +1,6 @@
 """Run, score, compare: the only place where judgements and search systems meet.
 
-from evals import behaviour, compare, curves, evaluate, experiment, study
+from sextant.evals import behaviour, compare, curves, evaluate, experiment, study
 
 result = evaluate(program="multihop", task="congress", split="dev")
 print(result.metrics["nDCG@10"].mean, result.folder)
@@ -12,11 +12,10 @@ Results print as tables, are HTML in a notebook, and have `to_pandas()` (evals/p
 from importlib import import_module
 from typing import Any
 
-from sextant_search import require_ours
+import sextant
 
-require_ours("agents", "environments", "programs", "tools")
+sextant.use_full_name(__name__)
 
-import tools  # noqa: F401  # it lets old names of modules be imported: tools/moved_modules.py
 
 # Modules of commands, which can be called as functions.
 _CALLABLE = ("behaviour", "compare", "curves", "study")
@@ -42,10 +41,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import the Python interface on first use, so that --help does not wait for it."""
     if name in _CALLABLE:
-        return import_module(f"evals.{name}")
+        return import_module(f"sextant.evals.{name}")
     if name not in _DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"evals.{_DEFINED_IN[name]}"), name)
+    return getattr(import_module(f"sextant.evals.{_DEFINED_IN[name]}"), name)
 
 
 def __dir__() -> list[str]:

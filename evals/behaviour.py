@@ -1,4 +1,4 @@
-"""How searchers behave: `python -m evals.behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
+"""How searchers behave: `sextant behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
 
 evals/scoring/behaviour.py counts; docs/guide/compare.md says what the figures mean. Only with
 --name-failures is a model asked (evals/judging/loss_causes.py).
@@ -8,18 +8,18 @@ import argparse
 import json
 from pathlib import Path
 
-from evals.running.request import SETTLED, SharedRequest
-from tools import cli_options
-from tools.callable_module import make_callable
-from tools.cli import CommandParser, positive, print_stdout, run_and_leave
-from tools.errors import UsageError
-from tools.waiting import announced
+from sextant.evals.running.request import SETTLED, SharedRequest
+from sextant.tools import cli_options
+from sextant.tools.callable_module import make_callable
+from sextant.tools.cli import CommandParser, positive, print_stdout, run_and_leave
+from sextant.tools.errors import UsageError
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.behaviour",
+        prog="sextant behaviour",
         description="Say what searchers do, and where documents are lost.",
     )
     add = command_line.add_argument
@@ -44,19 +44,19 @@ def command(arguments: argparse.Namespace) -> int:
     """Count, have failures named if that is asked for, and print."""
     if arguments.dry_run and not arguments.name_failures:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
-    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+    from sextant.evals.scoring.scored_run import find_folders  # pydantic: not for --help
 
     find_folders(arguments.paths)  # before what follows is imported
-    from evals.scoring import behaviour  # NumPy and rich: not for --help
+    from sextant.evals.scoring import behaviour  # NumPy and rich: not for --help
 
     with announced("counting the steps of searchers"):
         result = behaviour.compare_behaviour(arguments.paths)
     text = behaviour.render_behaviour(result)
     if arguments.name_failures:
-        from evals.judging import loss_causes  # DSPy
+        from sextant.evals.judging import loss_causes  # DSPy
 
         fixed_options = {
-            "program": "programs.llm_tasks.loss_explainer:Explainer",
+            "program": "sextant.programs.llm_tasks.loss_explainer:Explainer",
             "task": result["task"],
         }
         request = cli_options.from_options(SharedRequest, vars(arguments) | fixed_options)
@@ -69,7 +69,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-make_callable(__name__, "evals.python_interface:behaviour")
+make_callable(__name__, "sextant.evals.python_interface:behaviour")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

@@ -1,4 +1,4 @@
-"""Which run is better, by how much, and why: `python -m evals.compare RUN RUN [RUN ...]`. Nothing
+"""Which run is better, by how much, and why: `sextant compare RUN RUN [RUN ...]`. Nothing
 is run.
 
 The first run is the baseline; evals/scoring/comparison.py compares the others with it.
@@ -7,25 +7,31 @@ The first run is the baseline; evals/scoring/comparison.py compares the others w
 import argparse
 from pathlib import Path
 
-from evals.run_folder import read_config
-from evals.scoring.metrics import LANGUAGE
-from tools.callable_module import make_callable
-from tools.cli import CommandParser, add_json_option, print_json, print_stdout, run_and_leave
-from tools.number_format import plural
-from tools.result_table import (
+from sextant.evals.run_folder import read_config
+from sextant.evals.scoring.metrics import LANGUAGE
+from sextant.tools.callable_module import make_callable
+from sextant.tools.cli import (
+    CommandParser,
+    add_json_option,
+    print_json,
+    print_stdout,
+    run_and_leave,
+)
+from sextant.tools.number_format import plural
+from sextant.tools.result_table import (
     add_latex_options,
     read_latex_style,
     render_terminal,
     to_latex,
     to_markdown,
 )
-from tools.waiting import announced
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.compare", description="Compare runs with a baseline, paired by query."
+        prog="sextant compare", description="Compare runs with a baseline, paired by query."
     )
     add = command_line.add_argument
     add(
@@ -70,14 +76,14 @@ def command(arguments: argparse.Namespace) -> int:
     paths = [arguments.baseline, *arguments.runs]
     for path in paths:  # before what follows is imported
         read_config(path)
-    from evals.scoring.comparison import compare  # NumPy: not for --help
+    from sextant.evals.scoring.comparison import compare  # NumPy: not for --help
 
     with announced(f"comparing {plural(len(paths), 'run')}"):
         result = compare(paths, arguments.metric, force=arguments.force)
     if arguments.json:
         print_json(result)
         return 0
-    from evals.reporting import comparison_tables  # not for --help or --json
+    from sextant.evals.reporting import comparison_tables  # not for --help or --json
 
     pairs = arguments.pairs or len(result["runs"]) == 1
     blocks = comparison_tables.lay_out_comparison(result, pairs=pairs)
@@ -89,7 +95,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-make_callable(__name__, "evals.python_interface:compare")
+make_callable(__name__, "sextant.evals.python_interface:compare")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

@@ -1,4 +1,4 @@
-"""Which run is better for the same budget: `python -m evals.curves RUN [RUN ...]`. Nothing is run.
+"""Which run is better for the same budget: `sextant curves RUN [RUN ...]`. Nothing is run.
 
 evals/scoring/budget_curves.py computes a metric after each search, call, token and cent, from stored
 traces alone.
@@ -7,19 +7,19 @@ traces alone.
 import argparse
 from pathlib import Path
 
-from evals.run_folder import check_output
-from tools import files
-from tools.callable_module import make_callable
-from tools.cli import CommandParser, add_json_option, print_result, run_and_leave
-from tools.errors import UsageError
-from tools.number_format import plural
-from tools.waiting import announced
+from sextant.evals.run_folder import check_output
+from sextant.tools import files
+from sextant.tools.callable_module import make_callable
+from sextant.tools.cli import CommandParser, add_json_option, print_result, run_and_leave
+from sextant.tools.errors import UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.curves",
+        prog="sextant curves",
         description="A metric after each search, call, token and cent.",
     )
     add = command_line.add_argument
@@ -45,13 +45,16 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, write the files that are asked for, print."""
-    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+    from sextant.evals.scoring.scored_run import find_folders  # pydantic: not for --help
 
     find_folders(arguments.runs)  # before what follows is imported
     with announced("loading libraries"):
-        from evals.reporting.comparison_tables import curves_csv, render_curves  # not for --help
-        from evals.reporting.plots import curves_svg  # matplotlib: not for --help
-        from evals.scoring.budget_curves import AXES, curves  # NumPy: not for --help
+        from sextant.evals.reporting.comparison_tables import (  # not for --help
+            curves_csv,
+            render_curves,
+        )
+        from sextant.evals.reporting.plots import curves_svg  # matplotlib: not for --help
+        from sextant.evals.scoring.budget_curves import AXES, curves  # NumPy: not for --help
 
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)
@@ -71,7 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-make_callable(__name__, "evals.python_interface:curves")
+make_callable(__name__, "sextant.evals.python_interface:curves")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

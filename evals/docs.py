@@ -1,19 +1,18 @@
-"""`python -m evals.docs [PAGE]`: print a page of the guide or of the decisions as this installation has it, or list
-them.
-"""
+"""`sextant docs [PAGE]`: print a page of the guide or of the decisions, or list them."""
 
 import argparse
 
-from tools.cli import CommandParser, print_stdout, run_and_leave
-from tools.errors import UnknownName
-from tools.installation import list_pages
-from tools.result_table import DefinitionList, show
+from sextant.tools.cli import CommandParser, print_stdout, run_and_leave
+from sextant.tools.errors import UnknownName
+from sextant.tools.installation import list_pages
+from sextant.tools.result_table import DefinitionList, show
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.docs", description="Print a page of the documentation, in Markdown."
+        prog="sextant docs",
+        description="Print a page of the documentation, in Markdown.",
     )
     command_line.add_argument(
         "page", nargs="?", metavar="PAGE", help="its name, as task; without it, a list of them"

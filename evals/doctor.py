@@ -1,4 +1,4 @@
-"""What is here, and what to do about the rest: `python -m evals.doctor`. Nothing is changed or sent
+"""What is here, and what to do about the rest: `sextant doctor`. Nothing is changed or sent
 to another machine.
 
 Python, packages, memory, disk, GPU, keys (their names only), model servers of this machine,
@@ -17,13 +17,13 @@ from contextlib import suppress
 from importlib import metadata
 from typing import NamedTuple
 
-from tools import installation
-from tools.cli import CommandParser, add_json_option, print_json, run_and_leave
-from tools.files import sextant_home
-from tools.number_format import plural
-from tools.result_table import ResultTable, show
-from tools.terminal import first_sentence
-from tools.waiting import announced
+from sextant.tools import installation
+from sextant.tools.cli import CommandParser, add_json_option, print_json, run_and_leave
+from sextant.tools.files import sextant_home
+from sextant.tools.number_format import plural
+from sextant.tools.result_table import ResultTable, show
+from sextant.tools.terminal import first_sentence
+from sextant.tools.waiting import announced
 
 # Bytes of memory and of disk below which real corpora and their indexes do not fit.
 MEMORY = 8e9
@@ -55,9 +55,7 @@ class Finding(NamedTuple):
 
 def parser() -> CommandParser:
     """Return the command line."""
-    command_line = CommandParser(
-        prog="python -m evals.doctor", description=first_sentence(examine.__doc__)
-    )
+    command_line = CommandParser(prog="sextant doctor", description=first_sentence(examine.__doc__))
     add_json_option(command_line)
     return command_line
 
@@ -194,7 +192,7 @@ def _check_disk() -> Iterator[Finding]:
 
 
 def _check_gpu() -> Iterator[Finding]:
-    from tools.retrievers.index_store import accelerator  # NumPy
+    from sextant.tools.retrievers.index_store import accelerator  # NumPy
 
     if kind := accelerator():
         yield Finding("ok", "GPU", f"encoders run on {kind}")
@@ -208,7 +206,7 @@ def _check_gpu() -> Iterator[Finding]:
 
 
 def _check_keys() -> Iterator[Finding]:
-    from tools.models.secrets import read_keys  # not for --help
+    from sextant.tools.models.secrets import read_keys  # not for --help
 
     read_keys()
     names = []
@@ -246,7 +244,7 @@ def _check_servers() -> Iterator[Finding]:
 def _check_indexes() -> Iterator[Finding]:
     from rich.filesize import decimal  # not for --help
 
-    from tools.retrievers.index_store import list_stored_indexes  # NumPy
+    from sextant.tools.retrievers.index_store import list_stored_indexes  # NumPy
 
     indexes = list_stored_indexes(sextant_home())
     size = decimal(sum(index.bytes for index in indexes))
@@ -261,7 +259,7 @@ def _check_indexes() -> Iterator[Finding]:
 
 
 def _check_data() -> Iterator[Finding]:
-    import environments  # not for --help
+    from sextant import environments  # not for --help
 
     tasks = environments.tasks()
     fetched = []

@@ -1,4 +1,4 @@
-"""A run in other formats (docs/guide/see-and-export.md): `python -m evals.export RUN --to
+"""A run in other formats (docs/guide/see-and-export.md): `sextant export RUN --to
 trec --out FOLDER`.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.formats import FOLDERS, SERVICES
-from evals.run_folder import read_config
-from tools import files
-from tools.cli import (
+from sextant.evals.formats import FOLDERS, SERVICES
+from sextant.evals.run_folder import read_config
+from sextant.tools import files
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     positive,
@@ -23,8 +23,8 @@ from tools.cli import (
     run_and_leave,
     strip_control_characters,
 )
-from tools.errors import SextantError, UsageError
-from tools.plugins import (
+from sextant.tools.errors import SextantError, UsageError
+from sextant.tools.plugins import (
     FORMATS,
     describe_exception,
     display_name,
@@ -32,9 +32,9 @@ from tools.plugins import (
     load_object,
     resolve,
 )
-from tools.result_table import DefinitionList, show
-from tools.terminal import first_sentence
-from tools.waiting import announced
+from sextant.tools.result_table import DefinitionList, show
+from sextant.tools.terminal import first_sentence
+from sextant.tools.waiting import announced
 
 _TABLE = FOLDERS | SERVICES
 
@@ -57,7 +57,7 @@ def export(
     include the messages to models, if they are kept; `force` writes into a folder that holds
     something else. UsageError if `out` cannot be written, DataError if the run cannot be read.
     """
-    from evals.formats import export_run  # not for --help
+    from sextant.evals.formats import export_run  # not for --help
 
     to = "otlp" if to == "openinference" and "://" in out else to
     write = _load_format(to)
@@ -109,7 +109,7 @@ def _fill(to: str, write: Any, source: Any, folder: Path) -> list[str]:
 def parser() -> CommandParser:
     """Return the parser of the command line."""
     command_line = CommandParser(
-        prog="python -m evals.export",
+        prog="sextant export",
         description="Write a scored run in another format; nothing is run.",
     )
     add = command_line.add_argument

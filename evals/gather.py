@@ -1,18 +1,18 @@
-"""Join the shards of a run, and score it: `python -m evals.gather RUN`. No model, no
+"""Join the shards of a run, and score it: `sextant gather RUN`. No model, no
 retriever; shards.py does it.
 """
 
 import argparse
 from pathlib import Path
 
-from tools.cli import CommandParser, add_json_option, run_and_leave
-from tools.waiting import announced
+from sextant.tools.cli import CommandParser, add_json_option, run_and_leave
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.gather", description="Join the shards of a run, and score it."
+        prog="sextant gather", description="Join the shards of a run, and score it."
     )
     command_line.add_argument(
         "run",
@@ -27,8 +27,8 @@ def parser() -> CommandParser:
 def command(arguments: argparse.Namespace) -> int:
     """Join, score, print; exit code 7 when queries are pending, or have failed."""
     with announced("loading libraries"):
-        from evals.running.workers.shards import gather  # NumPy: not for --help
-        from evals.scoring.score_table import show_scores  # rich: not for --help
+        from sextant.evals.running.workers.shards import gather  # NumPy: not for --help
+        from sextant.evals.scoring.score_table import show_scores  # rich: not for --help
 
     with announced(f"joining the parts of {arguments.run}"):
         scores = gather(arguments.run)

@@ -1,5 +1,5 @@
 """Another system's run as a run of ours (docs/guide/see-and-export.md): `python -m
-evals.import_run FILE --task T`.
+sextant.evals.import_run FILE --task T`.
 """
 
 import argparse
@@ -7,10 +7,10 @@ import json
 import tempfile
 from pathlib import Path
 
-import environments
-from environments.base import Environment
-from evals import run_folder
-from tools.cli import (
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     grade,
@@ -19,18 +19,18 @@ from tools.cli import (
     print_stderr,
     run_and_leave,
 )
-from tools.cli_options import RELEVANT_FROM, parse_name_value
-from tools.errors import DataError, UsageError
-from tools.installation import find_page
-from tools.number_format import plural, queries
-from tools.result_table import show
-from tools.waiting import announced
+from sextant.tools.cli_options import RELEVANT_FROM, parse_name_value
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.installation import find_page
+from sextant.tools.number_format import plural, queries
+from sextant.tools.result_table import show
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the parser of the command line."""
     command_line = CommandParser(
-        prog="python -m evals.import_run",
+        prog="sextant import",
         description="Make a run of another system's rankings; score it.",
     )
     add = command_line.add_argument
@@ -59,7 +59,7 @@ def parser() -> CommandParser:
         action="append",
         default=[],
         metavar="NAME=COLUMN",
-        help="as for evals.run",
+        help="as for sextant.evals.run",
     )
     add("--split", default="test", metavar="SPLIT", help="which queries it answers: dev, test, all")
     add(
@@ -95,8 +95,11 @@ def command(arguments: argparse.Namespace) -> int:
     _check(arguments)
     with announced(f"importing and scoring {arguments.run}"):
         path = _import(arguments)
-    from evals.scoring.score_run import count_test_uses, record_test_use  # NumPy: not for --help
-    from evals.scoring.score_table import show_scores  # rich: not for --help
+    from sextant.evals.scoring.score_run import (  # NumPy: not for --help
+        count_test_uses,
+        record_test_use,
+    )
+    from sextant.evals.scoring.score_table import show_scores  # rich: not for --help
 
     config = run_folder.read_config(path)
     record_test_use(config, path)
@@ -107,7 +110,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _import_birco(arguments: argparse.Namespace) -> None:
-    from evals.formats import birco_rankings  # NumPy: not for --help
+    from sextant.evals.formats import birco_rankings  # NumPy: not for --help
 
     with announced(f"importing and scoring {arguments.run}"):
         imports = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
@@ -140,7 +143,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if not arguments.task:
         raise UsageError("say with --task which task the run is of")
     environments.locate_task(arguments.task, arguments.data)
-    from evals.formats.import_run import slugify  # NumPy: not before names are right
+    from sextant.evals.formats.import_run import slugify  # NumPy: not before names are right
 
     name = arguments.name
     if name is not None and name != slugify(name):
@@ -165,7 +168,7 @@ def _load_task(arguments: argparse.Namespace) -> Environment:
 
 
 def _import(arguments: argparse.Namespace) -> Path:
-    from evals.formats import import_run, inspect_log  # NumPy: not for --help
+    from sextant.evals.formats import import_run, inspect_log  # NumPy: not for --help
 
     environment = _load_task(arguments)
     file = arguments.run

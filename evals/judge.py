@@ -1,4 +1,4 @@
-"""Have a model judge the documents of new systems: `python -m evals.judge --task twitter --runs RUN RUN
+"""Have a model judge the documents of new systems: `sextant judge --task twitter --runs RUN RUN
 --lm MODEL`.
 
 evals/judging/llm_judge.py pools the runs, asks about a sample of the release's own judgements
@@ -9,22 +9,22 @@ judgements.
 import argparse
 from pathlib import Path
 
-from evals.running.request import SETTLED, SharedRequest
-from tools import cli_options
-from tools.cli import (
+from sextant.evals.running.request import SETTLED, SharedRequest
+from sextant.tools import cli_options
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     positive,
     print_result,
     run_and_leave,
 )
-from tools.waiting import announced
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.judge",
+        prog="sextant judge",
         description="Have a model judge what runs bring and nobody has judged.",
     )
     add = command_line.add_argument
@@ -61,8 +61,8 @@ def parser() -> CommandParser:
         "--compiled",
         type=Path,
         metavar="FILE",
-        help="prompts of the judge, from python -m optimizers.compile --program "
-        "programs.llm_tasks.relevance_judge:Judge",
+        help="prompts of the judge, from sextant compile --program "
+        "sextant.programs.llm_tasks.relevance_judge:Judge",
     )
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add_json_option(command_line)
@@ -72,15 +72,16 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
-    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+    from sextant.evals.scoring.scored_run import find_folders  # pydantic: not for --help
 
     request = cli_options.from_options(
-        SharedRequest, vars(arguments) | {"program": "programs.llm_tasks.relevance_judge:Judge"}
+        SharedRequest,
+        vars(arguments) | {"program": "sextant.programs.llm_tasks.relevance_judge:Judge"},
     )
     request.check_names()
     find_folders(arguments.paths)  # before what follows is imported
     with announced("loading libraries"):
-        from evals.judging import llm_judge  # DSPy and SciPy: not for --help
+        from sextant.evals.judging import llm_judge  # DSPy and SciPy: not for --help
 
     named = {
         key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")

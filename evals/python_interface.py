@@ -1,12 +1,12 @@
 """Python's side of the commands: results that print as tables, also in a notebook.
 
-from evals import behaviour, compare, curves, evaluate, experiment, study
+from sextant.evals import behaviour, compare, curves, evaluate, experiment, study
 
-print(compare(RUN, RUN))            # as `python -m evals.compare` prints it
+print(compare(RUN, RUN))            # as `sextant compare` prints it
 curves(RUN, RUN).plot()             # a figure of matplotlib
 experiment(["retrieve", my_function], "congress").to_pandas()
 
-Modules of these names are commands, too: `evals.compare` is a module that can be called
+Modules of these names are commands, too: `sextant.evals.compare` is a module that can be called
 (`CallableModule`), so that both `compare(RUN, RUN)` and `compare.parser()` work.
 """
 
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evals.reporting import comparison_tables, plots
-from evals.reporting.overview_table import overview_table, system_names
-from evals.running.evaluate import Result, evaluate
-from evals.scoring import behaviour as behaviour_of_runs
-from evals.scoring import budget_curves, comparison
-from tools.errors import UsageError
-from tools.number_format import plural
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import ResultTable, TextBlock, html_of, render_terminal, value_cell
+from sextant.evals.reporting import comparison_tables, plots
+from sextant.evals.reporting.overview_table import overview_table, system_names
+from sextant.evals.running.evaluate import Result, evaluate
+from sextant.evals.scoring import behaviour as behaviour_of_runs
+from sextant.evals.scoring import budget_curves, comparison
+from sextant.tools.errors import UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import ResultTable, TextBlock, html_of, render_terminal, value_cell
 
 Run = str | Path | Result
 # A system of an experiment: a program's name, an object, or the fields of a request.
@@ -69,7 +69,7 @@ class TabledResult:
 def compare(
     *runs: Run | Sequence[Run], metrics: Sequence[str] = (), force: bool = False
 ) -> TabledResult:
-    """Compare runs with the first, as `python -m evals.compare` does.
+    """Compare runs with the first, as `sextant compare` does.
 
     Runs are folders, or results of `evaluate`, one by one or in a list. `plot()` draws the
     differences from the first run in the headline metric, with their intervals. UsageError for runs
@@ -86,7 +86,7 @@ def compare(
 
 
 def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> TabledResult:
-    """Return a metric of runs after each search, call, token and cent, as `python -m evals.curves`
+    """Return a metric of runs after each search, call, token and cent, as `sextant curves`
     does.
 
     `by` is searches, calls, tokens, usd or all. `plot()` draws a panel for each.
@@ -101,7 +101,7 @@ def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> Tab
 
 
 def behaviour(*runs: Run | Sequence[Run]) -> TabledResult:
-    """Count what the searchers of runs do, as `python -m evals.behaviour` does."""
+    """Count what the searchers of runs do, as `sextant behaviour` does."""
     result = behaviour_of_runs.compare_behaviour(_paths(runs))
     blocks = behaviour_of_runs.lay_out_behaviour(result)
     table = next(block for block in blocks if isinstance(block, ResultTable))
@@ -112,12 +112,12 @@ def study(
     file: str | Path,
     runs: str | Path = Path("runs"),
 ) -> TabledResult:
-    """Run the unfinished cells of a study, and return its table, as `python -m evals.study` does.
+    """Run the unfinished cells of a study, and return its table, as `sextant study` does.
 
     `plot()` draws the means of rows by tasks. The error of the first unfinished cell is raised after
     all others have run.
     """
-    from evals import study as command  # it imports this module
+    from sextant.evals import study as command  # it imports this module
 
     outcome = command.run(file, Path(runs))
     if outcome.problem:

@@ -1,4 +1,4 @@
-"""The results that another retriever would have brought: `python -m evals.replay RUN --retriever SPEC`. No model
+"""The results that another retriever would have brought: `sextant replay RUN --retriever SPEC`. No model
 is called.
 
 evals/running/replay.py issues the searches of the run again. This shows documents that a retriever
@@ -8,22 +8,22 @@ could have given the searcher, not a score: with other results the searches woul
 import argparse
 from pathlib import Path
 
-from evals.run_folder import read_config
-from tools.cli import (
+from sextant.evals.run_folder import read_config
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     positive,
     print_result,
     run_and_leave,
 )
-from tools.retrievers import check_kinds
-from tools.waiting import announced
+from sextant.tools.retrievers import check_kinds
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.replay",
+        prog="sextant replay",
         description="Issue the searches of a run again; no model is called.",
     )
     add = command_line.add_argument
@@ -47,8 +47,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.retriever:
         check_kinds(arguments.retriever)
     with announced("loading libraries"):
-        from evals.reporting.comparison_tables import render_replay  # rich: not for --help
-        from evals.running.replay import replay  # NumPy and retrievers: not for --help
+        from sextant.evals.reporting.comparison_tables import render_replay  # rich: not for --help
+        from sextant.evals.running.replay import replay  # NumPy and retrievers: not for --help
 
     with announced(f"issuing the searches of {arguments.run} again"):
         result = replay(arguments.run, arguments.retriever, arguments.depth)

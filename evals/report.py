@@ -1,27 +1,27 @@
-"""Many runs as a report: `python -m evals.report RUN [RUN ...] --out report/`. Nothing is run.
+"""Many runs as a report: `sextant report RUN [RUN ...] --out report/`. Nothing is run.
 
 Tables as in the four papers, for the same tasks and metrics, with the published rows if ours are
 comparable with them; plots in the form of the papers' figures; floor and ceiling of each program. A
 page without script, Markdown, a CSV file for each table and an SVG file for each plot
-(docs/guide/see-and-export.md). Run folders are all that is read. `evals.compare` has the tests of
-differences, and `evals.view` shows each query.
+(docs/guide/see-and-export.md). Run folders are all that is read. `sextant.evals.compare` has the tests of
+differences, and `sextant.evals.view` shows each query.
 """
 
 import argparse
 from pathlib import Path
 
-from evals.compare import add_comparison_options
-from evals.run_descriptions import printable
-from tools.cli import CommandParser, add_json_option, print_json, run_and_leave
-from tools.number_format import plural
-from tools.result_table import show
-from tools.waiting import announced
+from sextant.evals.compare import add_comparison_options
+from sextant.evals.run_descriptions import printable
+from sextant.tools.cli import CommandParser, add_json_option, print_json, run_and_leave
+from sextant.tools.number_format import plural
+from sextant.tools.result_table import show
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """The command line."""
     command_line = CommandParser(
-        prog="python -m evals.report", description="Tables and plots of many runs; nothing is run."
+        prog="sextant report", description="Tables and plots of many runs; nothing is run."
     )
     add = command_line.add_argument
     add(
@@ -47,11 +47,11 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, print its path."""
-    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+    from sextant.evals.scoring.scored_run import find_folders  # pydantic: not for --help
 
     find_folders(arguments.runs)  # before what follows is imported
     with announced("loading libraries"):
-        from evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
+        from sextant.evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
             report,
             report_page,
         )

@@ -1,4 +1,4 @@
-"""A paper's table next to ours, cell by cell: `python -m evals.reproduce [obliq/table2]`; without a
+"""A paper's table next to ours, cell by cell: `sextant reproduce [obliq/table2]`; without a
 name, the list.
 
 evals/published/*.toml say which systems make a table. Each of its runs is an ordinary run folder:
@@ -10,17 +10,24 @@ import argparse
 import json
 from pathlib import Path
 
-from evals.published.sections import find
-from tools.cli import CommandParser, add_json_option, dollars, positive, print_stdout, run_and_leave
-from tools.cli_options import parse_name_value
-from tools.installation import find_page
-from tools.waiting import announced
+from sextant.evals.published.sections import find
+from sextant.tools.cli import (
+    CommandParser,
+    add_json_option,
+    dollars,
+    positive,
+    print_stdout,
+    run_and_leave,
+)
+from sextant.tools.cli_options import parse_name_value
+from sextant.tools.installation import find_page
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.reproduce",
+        prog="sextant reproduce",
         description="Make a paper's table again, beside its figures.",
     )
     add = command_line.add_argument
@@ -94,7 +101,7 @@ def parser() -> CommandParser:
         action="append",
         default=[],
         metavar="TASK=FILE",
-        help="what evals.build contamination --json printed, for BIRCO's Table 3",
+        help="what sextant.evals.build contamination --json printed, for BIRCO's Table 3",
     )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add(
@@ -119,7 +126,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.name:  # before what follows is imported
         find(arguments.name)
     with announced("loading libraries"):
-        from evals.papers.reproduce import (
+        from sextant.evals.papers.reproduce import (
             reproduce_table,  # what these import takes time that --help has not
         )
 

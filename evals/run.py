@@ -1,4 +1,4 @@
-"""`python -m evals.run --program multihop --task congress`: run a search system on a task, score
+"""`sextant run --program multihop --task congress`: run a search system on a task, score
 it, print it.
 
 The options are the fields of evals/running/request.py; they are carried out in
@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import environments
-from agents import AGENTS
-from evals.running.request import SYSTEMS, Request, find_program
-from programs import PROGRAMS
-from tools import cli_options, plugins
-from tools.cli import (
+from sextant import environments
+from sextant.agents import AGENTS
+from sextant.evals.running.request import SYSTEMS, Request, find_program
+from sextant.programs import PROGRAMS
+from sextant.tools import cli_options, plugins
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     line_width,
@@ -32,8 +32,8 @@ from tools.cli import (
     run_and_leave,
     strip_control_characters,
 )
-from tools.cli_options import list_parameters
-from tools.errors import (
+from sextant.tools.cli_options import list_parameters
+from sextant.tools.errors import (
     BudgetReached,
     DataError,
     Interrupted,
@@ -42,16 +42,16 @@ from tools.errors import (
     SextantError,
     UsageError,
 )
-from tools.interrupts import is_interrupted
-from tools.number_format import plural
-from tools.records import JsonObject
-from tools.result_table import DefinitionList, TerminalBlock, show
-from tools.terminal import first_sentence
-from tools.waiting import announced
+from sextant.tools.interrupts import is_interrupted
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonObject
+from sextant.tools.result_table import DefinitionList, TerminalBlock, show
+from sextant.tools.terminal import first_sentence
+from sextant.tools.waiting import announced
 
 if TYPE_CHECKING:
-    from evals.running.evaluate import LoadedRun, Result
-    from evals.running.events import EventWriter
+    from sextant.evals.running.evaluate import LoadedRun, Result
+    from sextant.evals.running.events import EventWriter
 
 # The errors that a command over several tasks may end with; the first that a task has met decides.
 ERRORS_BY_WEIGHT = (BudgetReached, RunIncomplete, ProviderRefused, DataError, UsageError)
@@ -64,7 +64,7 @@ ABOUT = (
 
 def parser() -> CommandParser:
     """Return the command line."""
-    command_line = CommandParser(prog="python -m evals.run", description=ABOUT)
+    command_line = CommandParser(prog="sextant run", description=ABOUT)
     cli_options.add_options(command_line, Request)
     command_line.lists.add("--task")
     add = command_line.add_argument
@@ -89,7 +89,7 @@ def command(arguments: argparse.Namespace) -> int:
     """
     if not arguments.view or arguments.dry_run or arguments.program == "list":
         return _report_events(arguments)
-    from evals.view import watch  # with what it imports, --help would take longer
+    from sextant.evals.view import watch  # with what it imports, --help would take longer
 
     return watch(arguments.runs, partial(_report_events, arguments))
 
@@ -97,7 +97,9 @@ def command(arguments: argparse.Namespace) -> int:
 def _report_events(arguments: argparse.Namespace) -> int:
     if not arguments.json_events:
         return _command(arguments)
-    from evals.running.events import EventWriter  # with what it imports, --help would take longer
+    from sextant.evals.running.events import (
+        EventWriter,  # with what it imports, --help would take longer
+    )
 
     with EventWriter() as events:
         events.code = _command(arguments, events)
@@ -114,7 +116,7 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
     request.check_names()
     if arguments.dry_run:
         with announced("estimating the cost"):
-            from evals.running import cost_estimate  # as above
+            from sextant.evals.running import cost_estimate  # as above
 
             estimate = cost_estimate.forecast(request)
         print_result(estimate, cost_estimate.render_estimate, as_json=arguments.json)
@@ -127,7 +129,7 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
     if result.problem:
         raise result.problem
     if not events and not arguments.json:
-        from evals.reporting.next_commands import render_next  # not for --json
+        from sextant.evals.reporting.next_commands import render_next  # not for --json
 
         for line in render_next(result.json(), request, line_width(sys.stderr)):
             print_stderr(line, whole=True)
@@ -141,19 +143,23 @@ def run_request(
     opening: "Callable[[Request], LoadedRun] | None" = None,
 ) -> "Result":
     """Run a request, and print its scores if a person reads them."""
-    from tools.forkserver import fork_server  # not for --help
+    from sextant.tools.forkserver import fork_server  # not for --help
 
-    with fork_server("evals.running.workers.worker") if request.forks else nullcontext() as start:
+    with (
+        fork_server("sextant.evals.running.workers.worker")
+        if request.forks
+        else nullcontext() as start
+    ):
         with announced("loading libraries"):
-            from evals.running import evaluate  # as above, and while workers import theirs
+            from sextant.evals.running import evaluate  # as above, and while workers import theirs
 
         opening = opening or evaluate.load_run
         if events:
             return evaluate.run_request(request, events.report, opening=opening, start=start)
         if arguments.json:
             return evaluate.run_request(request, opening=opening, start=start)
-        from evals.running.progress_display import report  # as above
-        from evals.scoring.score_table import show_scores  # as above
+        from sextant.evals.running.progress_display import report  # as above
+        from sextant.evals.scoring.score_table import show_scores  # as above
 
         result = evaluate.run_request(request, report, opening=opening, start=start)
         show_scores(result.json())
@@ -196,7 +202,7 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
     """
     requests = list_requests(arguments)
     with announced("loading libraries"):
-        from evals.running import (  # with what they import, --help would take longer
+        from sextant.evals.running import (  # with what they import, --help would take longer
             cost_estimate,
             earlier,
             evaluate,

@@ -3,9 +3,9 @@
 Names that tell several systems apart are in scoring/system_names.py.
 """
 
-from programs import SCHEMES
-from tools.cli import strip_control_characters
-from tools.records import JsonMapping
+from sextant.programs import SCHEMES
+from sextant.tools.cli import strip_control_characters
+from sextant.tools.records import JsonMapping
 
 # How the `name` of a program begins that is an object and does not say who it is.
 UNNAMED = "unnamed, "

@@ -34,18 +34,18 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-import environments
-from environments.base import Environment
-from tools import files, user_files
-from tools.errors import (
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.tools import files, user_files
+from sextant.tools.errors import (
     DataError,
     RunBusy,
     RunConflict,
     RunIncomplete,
     UsageError,
 )
-from tools.interrupts import start_thread
-from tools.records import (
+from sextant.tools.interrupts import start_thread
+from sextant.tools.records import (
     Document,
     JsonMapping,
     JsonObject,
@@ -421,8 +421,8 @@ def read_config(path: Path, *, named: bool = True) -> Config:
 
     DataError for none, or, if `named`, for another name.
     """
-    from evals.run_schemas import ConfigSchema  # Pydantic, which --help does without
-    from tools.schemas import read_file  # the same
+    from sextant.evals.run_schemas import ConfigSchema  # Pydantic, which --help does without
+    from sextant.tools.schemas import read_file  # the same
 
     try:
         config: Config = read_file(
@@ -477,8 +477,8 @@ def _read_query_id(line: bytes) -> str:
 
 def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
     """Parse a line of outcomes.jsonl. ValueError for a line that is malformed or was edited."""
-    from evals.run_schemas import OutcomeSchema  # Pydantic, which --help does without
-    from tools.schemas import parse_json  # the same
+    from sextant.evals.run_schemas import OutcomeSchema  # Pydantic, which --help does without
+    from sextant.tools.schemas import parse_json  # the same
 
     outcome: Outcome = parse_json(OutcomeSchema, line)
     _check_lengths(outcome)
@@ -489,8 +489,8 @@ def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
 
 def check_new_outcome(outcome: Outcome) -> None:
     """Raise ValueError for an outcome that is malformed, and so could not be read again."""
-    from evals.run_schemas import OutcomeSchema  # as above
-    from tools.schemas import validate  # as above
+    from sextant.evals.run_schemas import OutcomeSchema  # as above
+    from sextant.tools.schemas import validate  # as above
 
     validate(OutcomeSchema, outcome)
     _check_lengths(outcome)

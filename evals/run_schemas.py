@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import schemas
-from tools.plugins import load_object
-from tools.schemas import Amount, Count, Number, TraceSchema, UsageSchema
+from sextant.tools import schemas
+from sextant.tools.plugins import load_object
+from sextant.tools.schemas import Amount, Count, Number, TraceSchema, UsageSchema
 
 
 class Fate(StrEnum):
@@ -42,14 +42,14 @@ FATE_LABELS: dict[Fate, str] = {  # what a reader sees; {k} is the cutoff
 }
 
 SCHEMAS = {  # file -> its form, or that of its lines
-    "config.json": "evals.run_schemas:ConfigSchema",
-    "outcomes.jsonl": "evals.run_schemas:OutcomeSchema",
-    "trace": "tools.schemas:TraceSchema",
-    "scores.json": "evals.run_schemas:ScoresSchema",
-    "attribution.jsonl": "evals.run_schemas:JudgedSchema",
-    "compiled.json": "programs.compiled:Compiled",
-    "cassette.jsonl": "tools.models.storage.request_store:CassetteLine",
-    "trajectories.jsonl": "evals.formats.import_run:ImportedLine",
+    "config.json": "sextant.evals.run_schemas:ConfigSchema",
+    "outcomes.jsonl": "sextant.evals.run_schemas:OutcomeSchema",
+    "trace": "sextant.tools.schemas:TraceSchema",
+    "scores.json": "sextant.evals.run_schemas:ScoresSchema",
+    "attribution.jsonl": "sextant.evals.run_schemas:JudgedSchema",
+    "compiled.json": "sextant.programs.compiled:Compiled",
+    "cassette.jsonl": "sextant.tools.models.storage.request_store:CassetteLine",
+    "trajectories.jsonl": "sextant.evals.formats.import_run:ImportedLine",
 }
 
 

@@ -5,9 +5,9 @@ that ended. evals/running/run_status.py writes them.
 from contextlib import suppress
 from pathlib import Path
 
-from tools import files
-from tools.cli import strip_control_characters
-from tools.records import JsonObject
+from sextant.tools import files
+from sextant.tools.cli import strip_control_characters
+from sextant.tools.records import JsonObject
 
 STATUS = "status.json"
 SITTINGS = "sittings.jsonl"

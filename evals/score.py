@@ -1,4 +1,4 @@
-"""Turn recorded outcomes into scores: `python -m evals.score RUN`. No model, no retriever, no
+"""Turn recorded outcomes into scores: `sextant score RUN`. No model, no retriever, no
 network.
 
 evals/scoring/score_run.py does it. Metrics that are asked for come after the task's own.
@@ -7,17 +7,17 @@ evals/scoring/score_run.py does it. Metrics that are asked for come after the ta
 import argparse
 from pathlib import Path
 
-from evals.run_folder import read_config
-from evals.scoring.metrics import LANGUAGE
-from tools.cli import CommandParser, add_json_option, grade, run_and_leave
-from tools.cli_options import RELEVANT_FROM
-from tools.waiting import announced
+from sextant.evals.run_folder import read_config
+from sextant.evals.scoring.metrics import LANGUAGE
+from sextant.tools.cli import CommandParser, add_json_option, grade, run_and_leave
+from sextant.tools.cli_options import RELEVANT_FROM
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.score", description="Score a run again; nothing is run."
+        prog="sextant score", description="Score a run again; nothing is run."
     )
     command_line.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     command_line.add_argument(
@@ -39,8 +39,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
     read_config(arguments.run)  # before what follows is imported
     with announced("loading libraries"):
-        from evals.scoring.score_run import rescore  # NumPy: not for --help
-        from evals.scoring.score_table import show_scores  # rich: not for --help
+        from sextant.evals.scoring.score_run import rescore  # NumPy: not for --help
+        from sextant.evals.scoring.score_table import show_scores  # rich: not for --help
 
     with announced(f"scoring {arguments.run}"):
         scores = rescore(arguments.run, arguments.qrels, arguments.metric, arguments.relevant_from)

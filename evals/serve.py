@@ -1,7 +1,7 @@
-"""`python -m evals.serve --task congress --split dev --mcp stdio`: hand the queries of a run out to
+"""`sextant serve --task congress --split dev --mcp stdio`: hand the queries of a run out to
 agents outside.
 
-The run folder, its limits, scores and all that is made of it are those of evals.run; the program is
+The run folder, its limits, scores and all that is made of it are those of sextant.evals.run; the program is
 `served:NAME`, with the agent's name from --agent. Doors are in evals/serving. docs/guide/serve.md
 shows how each agent comes in.
 """
@@ -13,19 +13,19 @@ import sys
 from dataclasses import fields
 from importlib import import_module
 
-from evals.running.request import Request
-from evals.serving.client_config import TOKEN, ServerAddress, print_config
-from tools import cli_options
-from tools.cli import CommandParser, cost, positive, print_stderr, run_and_leave
-from tools.errors import UsageError
-from tools.installation import explain_missing
-from tools.models.model_spec import ModelSettings
+from sextant.evals.running.request import Request
+from sextant.evals.serving.client_config import TOKEN, ServerAddress, print_config
+from sextant.tools import cli_options
+from sextant.tools.cli import CommandParser, cost, positive, print_stderr, run_and_leave
+from sextant.tools.errors import UsageError
+from sextant.tools.installation import explain_missing
+from sextant.tools.models.model_spec import ModelSettings
 
 # A door -> what serves a host there, as serve(host, place).
 DOORS = {
-    "mcp": "evals.serving.mcp:serve",
-    "http": "evals.serving.rest:serve",
-    "openenv": "evals.serving.openenv:serve",
+    "mcp": "sextant.evals.serving.mcp:serve",
+    "http": "sextant.evals.serving.rest:serve",
+    "openenv": "sextant.evals.serving.openenv:serve",
 }
 # Options that say what a reward is, which nobody is told without --rewards.
 _OF_REWARDS = ("reward", "shaping", "search_cost", "token_cost", "allow_test")
@@ -46,7 +46,7 @@ _WITHOUT |= {
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.serve", description="Hand the queries of a run out to agents outside."
+        prog="sextant serve", description="Hand the queries of a run out to agents outside."
     )
     cli_options.add_options(command_line, Request, without=_WITHOUT)
     add = command_line.add_argument
@@ -125,11 +125,11 @@ def command(arguments: argparse.Namespace) -> int:
         words = [word for word in sys.argv[1:] if word != "--print-config"]
         # Paths may be read in another folder.
         runs = ["--runs", str(request.runs.resolve())]
-        print_config(address, [sys.executable, "-m", "evals.serve", *words, *runs])
+        print_config(address, [sys.executable, "-m", "sextant.evals.serve", *words, *runs])
         if missing := _find_missing(arguments):
             print_stderr(f"before an agent can come in, {missing}")
         return 0
-    from evals.serving import episode, episode_server  # what a run takes: not for --help
+    from sextant.evals.serving import episode, episode_server  # what a run takes: not for --help
 
     name = next(door for door in DOORS if getattr(arguments, door))
     reward = None

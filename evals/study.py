@@ -1,10 +1,10 @@
-"""Many systems on many tasks as a table: `python -m evals.study FILE.toml`; docs/guide/study.md
+"""Many systems on many tasks as a table: `sextant study FILE.toml`; docs/guide/study.md
 has the file's form.
 
-    from evals import study
+    from sextant.evals import study
     found = study.run("study.toml")
 
-Each cell is a run as `evals.run` makes it, and the same command goes on with the unfinished cells.
+Each cell is a run as `sextant.evals.run` makes it, and the same command goes on with the unfinished cells.
 """
 
 import argparse
@@ -14,20 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evals.studies.command_result import CommandResult
-from tools.callable_module import make_callable
-from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
-from tools.errors import SextantError, UsageError
-from tools.installation import find_page
-from tools.number_format import plural
-from tools.result_table import TextBlock, add_latex_options, read_latex_style, to_latex
-from tools.waiting import announced
+from sextant.evals.studies.command_result import CommandResult
+from sextant.tools.callable_module import make_callable
+from sextant.tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
+from sextant.tools.errors import SextantError, UsageError
+from sextant.tools.installation import find_page
+from sextant.tools.number_format import plural
+from sextant.tools.result_table import TextBlock, add_latex_options, read_latex_style, to_latex
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.study",
+        prog="sextant study",
         description="Run many systems on many tasks, and compare them.",
     )
     add = command_line.add_argument
@@ -61,13 +61,15 @@ def run(
     """Run the cells of a study that are not finished, and write its results; or, as a dry run,
     estimate the cost.
     """
-    from evals.studies import study_file  # pydantic: not for --help
+    from sextant.evals.studies import study_file  # pydantic: not for --help
 
     study = study_file.read_study(Path(file))
     cells = study_file.expand_cells(study, runs)
     with announced("loading libraries"):
-        from evals.reporting import figure_layout  # NumPy, matplotlib: only once names are right
-        from evals.studies import (  # NumPy, matplotlib, rich: as above
+        from sextant.evals.reporting import (
+            figure_layout,  # NumPy, matplotlib: only once names are right
+        )
+        from sextant.evals.studies import (  # NumPy, matplotlib, rich: as above
             cell_states,
             results,
             run_cells,
@@ -121,7 +123,7 @@ def run(
 
 def explain(cell_results: Sequence[Any]) -> tuple[list[str], SextantError | None]:
     """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
-    from evals.studies import run_cells  # NumPy and more: not for --help
+    from sextant.evals.studies import run_cells  # NumPy and more: not for --help
 
     unfinished = [
         run_cells.Unfinished(result.cell.row, result.cell.task, result.problem)
@@ -158,7 +160,7 @@ def command(arguments: argparse.Namespace) -> int:
     return result.end(has_reasons=not (arguments.json or arguments.latex or arguments.dry_run))
 
 
-make_callable(__name__, "evals.python_interface:study")
+make_callable(__name__, "sextant.evals.python_interface:study")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

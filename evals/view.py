@@ -1,7 +1,7 @@
-"""Look at runs in a browser: `python -m evals.view RUNS`, or a file that can be sent: `--export
+"""Look at runs in a browser: `sextant view RUNS`, or a file that can be sent: `--export
 FILE.html`.
 
-From Python, `evals.viewer.server.write_page(ViewerApi(runs, exported=True), file)` writes such a
+From Python, `sextant.evals.viewer.server.write_page(ViewerApi(runs, exported=True), file)` writes such a
 file.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from evals.run_folder import check_output
-from tools import files
-from tools.cli import (
+from sextant.evals.run_folder import check_output
+from sextant.tools import files
+from sextant.tools.cli import (
     CommandParser,
     port,
     positive,
@@ -28,20 +28,20 @@ from tools.cli import (
     run_and_leave,
     strip_control_characters,
 )
-from tools.errors import DataError, SextantError, UsageError
-from tools.interrupts import is_interrupted, wait_until
-from tools.number_format import plural
-from tools.result_table import show
-from tools.waiting import announced
+from sextant.tools.errors import DataError, SextantError, UsageError
+from sextant.tools.interrupts import is_interrupted, wait_until
+from sextant.tools.number_format import plural
+from sextant.tools.result_table import show
+from sextant.tools.waiting import announced
 
 if TYPE_CHECKING:
-    from evals.viewer.data import ViewerApi  # not for --help
+    from sextant.evals.viewer.data import ViewerApi  # not for --help
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m evals.view",
+        prog="sextant view",
         description="Look at runs in a browser, or write them into one file.",
     )
     command_line.add_argument(
@@ -100,7 +100,7 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Serve, or export."""
-    from evals.scoring.scored_run import find_folders  # pydantic: not for --help
+    from sextant.evals.scoring.scored_run import find_folders  # pydantic: not for --help
 
     find_folders(arguments.runs, unanswered=True)  # before what follows is imported
     if arguments.export:
@@ -124,8 +124,8 @@ def command(arguments: argparse.Namespace) -> int:
 def serve(arguments: argparse.Namespace) -> None:
     """Serve the page of runs until it is interrupted, and print its address."""
     with announced("loading libraries"):
-        from evals.viewer import data, panels  # not for --help
-        from evals.viewer import server as page_server  # as above
+        from sextant.evals.viewer import data, panels  # not for --help
+        from sextant.evals.viewer import server as page_server  # as above
 
     with announced("reading the runs"):
         answers = data.ViewerApi(arguments.runs, panels=panels.load_panels(arguments.panel))
@@ -169,8 +169,8 @@ def watch(runs: Path, work: Callable[[], int]) -> int:
     On a terminal the page is served on until Ctrl-C. An error of `work` is printed before, because
     the page shows what was made until then. A Ctrl-C during `work` ends both.
     """
-    from evals.viewer import data  # not for --help
-    from evals.viewer import server as page_server  # as above
+    from sextant.evals.viewer import data  # not for --help
+    from sextant.evals.viewer import server as page_server  # as above
 
     answers = data.ViewerApi([runs], empty=True)
     with page_server.open_server(answers, None) as server:
@@ -200,7 +200,7 @@ def _exit_code(work: Callable[[], int]) -> int:
 def export(arguments: argparse.Namespace) -> None:
     """Write the page of runs into a file, with all queries or some, and print its contents."""
     with announced("loading libraries"):
-        from evals.viewer import data, panels  # not for --help
+        from sextant.evals.viewer import data, panels  # not for --help
 
     path = arguments.export
     wanted = arguments.query
@@ -255,7 +255,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _write(answers: "ViewerApi", path: Path) -> int:
-    from evals.viewer.server import write_page  # not for --help
+    from sextant.evals.viewer.server import write_page  # not for --help
 
     try:
         return write_page(answers, path)

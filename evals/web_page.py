@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from tools import files
-from tools.errors import DataError
+from sextant.tools import files
+from sextant.tools.errors import DataError
 
 PAGE = Path(__file__).parent / "viewer" / "page"
 

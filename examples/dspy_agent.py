@@ -2,8 +2,8 @@
 
 Try it, without a key:
 
-    python -m evals.run --program examples/dspy_agent.py:Agent --task congress
-    python -m optimizers.compile --program examples/dspy_agent.py:Agent --task congress --optimizer bootstrap
+    sextant run --program examples/dspy_agent.py:Agent --task congress
+    sextant compile --program examples/dspy_agent.py:Agent --task congress --optimizer bootstrap
 """
 
 import dspy

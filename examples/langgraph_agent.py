@@ -2,7 +2,7 @@
 
 Try it, without a key:
 
-    python -m evals.run --program examples/langgraph_agent.py:build --task congress
+    sextant run --program examples/langgraph_agent.py:build --task congress
 """
 
 from langgraph.graph import END, START, MessagesState, StateGraph

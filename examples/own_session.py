@@ -2,11 +2,11 @@
 
 Try it, without a key:
 
-    python -m evals.run --program examples/own_session.py:Skim --task congress -P reads=3
+    sextant run --program examples/own_session.py:Skim --task congress -P reads=3
 """
 
-from programs.base import Program
-from tools.records import Query, Submission
+from sextant.programs.base import Program
+from sextant.tools.records import Query, Submission
 
 
 class Skim(Program):

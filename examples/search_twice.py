@@ -2,7 +2,7 @@
 
 Try it, without a key:
 
-    python -m evals.run --program examples/search_twice.py:answer --task congress -P k=200
+    sextant run --program examples/search_twice.py:answer --task congress -P k=200
 """
 
 

@@ -2,6 +2,6 @@
 parameters by search.
 """
 
-from sextant_search import require_ours
+import sextant
 
-require_ours("agents", "environments", "evals", "programs", "tools")
+sextant.use_full_name(__name__)

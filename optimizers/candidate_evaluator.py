@@ -29,20 +29,20 @@ from typing import Any
 import dspy
 from dspy.utils.parallelizer import ParallelExecutor
 
-from evals.run_folder import Outcome
-from evals.running.runner import OUTAGE, answer_query
-from evals.scoring.metrics import ranking_of
-from optimizers.evaluation_log import Candidate, Evaluation, EvaluationLog
-from optimizers.request import CompileRequest
-from optimizers.trainset.demonstrations import to_example, trim_traced_call
-from optimizers.trainset.feedback import feedback
-from optimizers.trainset.objective import Objective
-from optimizers.trainset.splits import Trainset
-from tools import number_format, schemas
-from tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
-from tools.models.client import DEADLINE
-from tools.models.provider_errors import format_refusal, responsible_party
-from tools.records import JsonMapping, JsonObject, Query, Trace, total, usage_from_json
+from sextant.evals.run_folder import Outcome
+from sextant.evals.running.runner import OUTAGE, answer_query
+from sextant.evals.scoring.metrics import ranking_of
+from sextant.optimizers.evaluation_log import Candidate, Evaluation, EvaluationLog
+from sextant.optimizers.request import CompileRequest
+from sextant.optimizers.trainset.demonstrations import to_example, trim_traced_call
+from sextant.optimizers.trainset.feedback import feedback
+from sextant.optimizers.trainset.objective import Objective
+from sextant.optimizers.trainset.splits import Trainset
+from sextant.tools import number_format, schemas
+from sextant.tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
+from sextant.tools.models.client import DEADLINE
+from sextant.tools.models.provider_errors import format_refusal, responsible_party
+from sextant.tools.records import JsonMapping, JsonObject, Query, Trace, total, usage_from_json
 
 # The key of the objective among a candidate's parameters.
 OBJECTIVE = "--instruction"
@@ -377,7 +377,7 @@ class TeleprompterContext:
     """The inputs of a teleprompter."""
 
     study: CandidateEvaluator
-    inputs: Any  # optimizers.setup.CompilationInputs: the plan, the models, and what makes programs
+    inputs: Any  # sextant.optimizers.setup.CompilationInputs: the plan, the models, and what makes programs
     request: CompileRequest
     student: Any  # the program, instrumented
     options: JsonMapping
@@ -394,4 +394,4 @@ class TeleprompterResult:
     """The result of a teleprompter: a program to validate, and its parts that are no prompts."""
 
     program: Any
-    form: JsonMapping = field(default_factory=dict)  # fields of programs.compiled.Compiled
+    form: JsonMapping = field(default_factory=dict)  # fields of sextant.programs.compiled.Compiled

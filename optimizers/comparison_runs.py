@@ -10,16 +10,16 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from evals.running.evaluate import LoadedRun, load_run, run_request
-from evals.running.request import Request
-from evals.scoring.comparison import compare
-from optimizers.candidate_evaluator import CandidateEvaluator
-from optimizers.evaluation_log import Candidate
-from optimizers.request import CompileRequest
-from optimizers.setup import CompilationInputs
-from tools import cli_options
-from tools.models.budget import Budget
-from tools.records import JsonMapping, JsonObject
+from sextant.evals.running.evaluate import LoadedRun, load_run, run_request
+from sextant.evals.running.request import Request
+from sextant.evals.scoring.comparison import compare
+from sextant.optimizers.candidate_evaluator import CandidateEvaluator
+from sextant.optimizers.evaluation_log import Candidate
+from sextant.optimizers.request import CompileRequest
+from sextant.optimizers.setup import CompilationInputs
+from sextant.tools import cli_options
+from sextant.tools.models.budget import Budget
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Parameters that a task sets by itself (Environment.hints).
 HINTS = {"lens", "attribute", "document", "target"}
@@ -45,7 +45,7 @@ def write_command(
         left_out.append("instruction")
         instruction = ["--instruction", str(instruction_file)]
     words = cli_options.to_command_line(run, leave_out=left_out)
-    return shlex.join(["python", "-m", "evals.run", *words, *instruction])
+    return shlex.join(["python", "-m", "sextant.evals.run", *words, *instruction])
 
 
 def make_run_request(request: CompileRequest, **changes: Any) -> Request:

@@ -1,4 +1,4 @@
-"""`python -m optimizers.compile --program multihop --task congress --optimizer gepa`: prompts,
+"""`sextant compile --program multihop --task congress --optimizer gepa`: prompts,
 compiled on dev.
 
 The options are the fields of optimizers/request.py; optimizers/compile_program.py compiles.
@@ -13,16 +13,16 @@ from functools import partial
 # Hides the progress bars of DSPy and GEPA; it has to be set before they are imported.
 os.environ.setdefault("TQDM_DISABLE", "1")
 
-from optimizers.request import CompileRequest
-from tools import cli_options
-from tools.cli import CommandParser, add_json_option, print_stderr, run_and_leave
-from tools.waiting import announced
+from sextant.optimizers.request import CompileRequest
+from sextant.tools import cli_options
+from sextant.tools.cli import CommandParser, add_json_option, print_stderr, run_and_leave
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """The command line."""
     about_command = "Compile a program on the dev split: its prompts, or its parameters."
-    command_line = CommandParser(prog="python -m optimizers.compile", description=about_command)
+    command_line = CommandParser(prog="sextant compile", description=about_command)
     cli_options.add_options(command_line, CompileRequest)
     command_line.lists |= {"--task", "--held-out"}
     add_json_option(command_line)
@@ -34,15 +34,15 @@ def command(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     if arguments.optimizer == "list":
         with announced("loading libraries"):
-            from optimizers.result_report import show_table  # imports DSPy
+            from sextant.optimizers.result_report import show_table  # imports DSPy
 
         show_table(as_json=arguments.json)
         return 0
     request = cli_options.from_options(CompileRequest, vars(arguments))
     request.check_names()
     with announced("loading libraries"):
-        from optimizers.compile_program import compile_program  # DSPy, which takes seconds
-        from optimizers.result_report import print_result  # as above
+        from sextant.optimizers.compile_program import compile_program  # DSPy, which takes seconds
+        from sextant.optimizers.result_report import print_result  # as above
 
     # The terminal as it is now: DSPy's bars are kept away from it while it works.
     tell = (lambda line: None) if arguments.json else partial(print_stderr, to=sys.stderr)

@@ -13,28 +13,28 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from environments import load
-from evals import run_folder
-from evals.running import identity
-from evals.scoring.score_run import count_test_uses
-from optimizers import result_summary
-from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
-from optimizers.comparison_runs import ComparisonRuns, write_command
-from optimizers.evaluation_log import Candidate
-from optimizers.request import SAME, UNTRAINED, CompileRequest
-from optimizers.setup import CompilationInputs, compile_with, plan
-from optimizers.trainset.objective import Objective, make_objective
-from optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
-from optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, split_dev
-from programs.compiled import Compiled, get_prompts, write
-from tools import retrievers, schemas
-from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
-from tools.files import hide_folders
-from tools.models import model_spec as models
-from tools.models import secrets
-from tools.number_format import plural
-from tools.records import JsonMapping, JsonObject, usage_json
-from tools.waiting import announced
+from sextant.environments import load
+from sextant.evals import run_folder
+from sextant.evals.running import identity
+from sextant.evals.scoring.score_run import count_test_uses
+from sextant.optimizers import result_summary
+from sextant.optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
+from sextant.optimizers.comparison_runs import ComparisonRuns, write_command
+from sextant.optimizers.evaluation_log import Candidate
+from sextant.optimizers.request import SAME, UNTRAINED, CompileRequest
+from sextant.optimizers.setup import CompilationInputs, compile_with, plan
+from sextant.optimizers.trainset.objective import Objective, make_objective
+from sextant.optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
+from sextant.optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, split_dev
+from sextant.programs.compiled import Compiled, get_prompts, write
+from sextant.tools import retrievers, schemas
+from sextant.tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
+from sextant.tools.files import hide_folders
+from sextant.tools.models import model_spec as models
+from sextant.tools.models import secrets
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonMapping, JsonObject, usage_json
+from sextant.tools.waiting import announced
 
 
 class CompilationResult(NamedTuple):
@@ -144,7 +144,7 @@ def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folde
     environment = inputs.training.environment
     config = identity.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
     # The sources that score belong to it: values are kept, not made again.
-    modules = ["optimizers.teleprompters", *filter(None, [plan.optimizer.source])]
+    modules = ["sextant.optimizers.teleprompters", *filter(None, [plan.optimizer.source])]
     code = identity.code_and_versions(modules, libraries=("gepa", "optuna"))
     if pool := plan.resolved.pool:
         config["pool"] = pool.config(list(map(str, pool.parts)), environment)
@@ -275,7 +275,7 @@ def _nothing_to_choose(study: CandidateEvaluator, problem: SextantError) -> Sext
 
 
 def _write_instruction(study: CandidateEvaluator, objective: str) -> Path:
-    """Write the objective as a file for `evals.run --instruction`; return its path."""
+    """Write the objective as a file for `sextant.evals.run --instruction`; return its path."""
     file = study.folder / "instruction.toml"
     task = study.training.task.partition(":")[0]
     run_folder.write(file, f"{schemas.to_toml(task)} = {schemas.to_toml(objective)}\n")

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from programs.compiled import Prompt, get_prompts
-from tools import files, schemas
-from tools.errors import AbortCompilation, RunIncomplete
-from tools.records import JsonMapping, JsonObject, Query
-from tools.schemas import Amount, Count, Number
+from sextant.programs.compiled import Prompt, get_prompts
+from sextant.tools import files, schemas
+from sextant.tools.errors import AbortCompilation, RunIncomplete
+from sextant.tools.records import JsonMapping, JsonObject, Query
+from sextant.tools.schemas import Amount, Count, Number
 
 
 @dataclass(frozen=True, slots=True)

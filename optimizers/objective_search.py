@@ -3,7 +3,7 @@ and the best draft on validation is kept.
 
 After BIRCO, which tried two descriptions of a task on a few judgements and kept the better
 (appendix B). No prompt of the program changes: the objective goes into instruction.toml, for
-`evals.run --instruction`.
+`sextant.evals.run --instruction`.
 """
 
 import random
@@ -11,11 +11,15 @@ from contextlib import suppress
 
 import dspy
 
-from optimizers.candidate_evaluator import OBJECTIVE, TeleprompterContext, TeleprompterResult
-from programs.llm_tasks.objective_writer import WriteObjective, write_objective
-from tools.lenses import get_lens
-from tools.models.answer_checks import UnusableAnswer
-from tools.models.prompting import predict
+from sextant.optimizers.candidate_evaluator import (
+    OBJECTIVE,
+    TeleprompterContext,
+    TeleprompterResult,
+)
+from sextant.programs.llm_tasks.objective_writer import WriteObjective, write_objective
+from sextant.tools.lenses import get_lens
+from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.prompting import predict
 
 QUERY = 1200  # characters of a query that are shown
 

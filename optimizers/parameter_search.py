@@ -1,6 +1,6 @@
 """Tuning parameters of a program, and its retriever, by a plain seeded search.
 
-    python -m optimizers.compile --program multihop --task congress --optimizer tune --range hops=1..6
+    sextant compile --program multihop --task congress --optimizer tune --range hops=1..6
         --retriever "fusion(bm25,rank_bm25,weights=[1,{w}])" --range "w=0.25|0.5|1|2"
 
 A range is `low..high` or values with | between. It names a parameter of the program, or
@@ -18,10 +18,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from evals.running.request import parse_parameters
-from optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
-from tools.cli_options import list_parameters
-from tools.errors import UnknownName, UsageError
+from sextant.evals.running.request import parse_parameters
+from sextant.optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
+from sextant.tools.cli_options import list_parameters
+from sextant.tools.errors import UnknownName, UsageError
 
 RETRIEVER = "retriever"
 # Combinations that the validation queries choose from: the best on the training queries.

@@ -1,4 +1,4 @@
-"""The request of a compilation: everything that `optimizers.compile` can be asked for, as a
+"""The request of a compilation: everything that `sextant.optimizers.compile` can be asked for, as a
 frozen value.
 """
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from environments import choose_data, expand_tasks
-from evals.running.request import POOL_OPTION, Request, SharedRequest
-from tools.cli import positive
-from tools.cli_options import Option, parse_name_value
-from tools.plugins import TELEPROMPTERS, display_name, resolve
+from sextant.environments import choose_data, expand_tasks
+from sextant.evals.running.request import POOL_OPTION, Request, SharedRequest
+from sextant.tools.cli import positive
+from sextant.tools.cli_options import Option, parse_name_value
+from sextant.tools.plugins import TELEPROMPTERS, display_name, resolve
 
 EFFORT = ("light", "medium", "heavy")
 # The names in optimizers/teleprompters.py, which takes seconds to import.
@@ -34,7 +34,7 @@ OPTIMIZERS = (
 SAME = "same"
 # Optimizers that write no prompts from training queries.
 UNTRAINED = ("ensemble", "tune")
-_LIST = "python -m optimizers.compile --optimizer list"
+_LIST = "sextant compile --optimizer list"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,16 +6,21 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_rows
-from optimizers.result_summary import SHORT, shorten
-from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
-from tools import plugins
-from tools.cli import line_width, print_json, print_stdout, strip_control_characters, typed_as
-from tools.errors import UsageError
-from tools.number_format import count_of, number, plural, queries
-from tools.records import JsonMapping
-from tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
-from tools.wrapping import command_lines
+from sextant.evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_rows
+from sextant.optimizers.result_summary import SHORT, shorten
+from sextant.optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
+from sextant.tools import plugins
+from sextant.tools.cli import (
+    line_width,
+    print_json,
+    print_stdout,
+    strip_control_characters,
+)
+from sextant.tools.errors import UsageError
+from sextant.tools.number_format import count_of, number, plural, queries
+from sextant.tools.records import JsonMapping
+from sextant.tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
+from sextant.tools.wrapping import command_lines
 
 ROWS = 12  # candidates in the table; learnt.json has all
 # The queries of a run by its split.
@@ -296,8 +301,8 @@ def _runs(learnt: JsonMapping) -> list[str]:
     lines = []
     for row in learnt.get("runs", ()):
         folders = shlex.join(row["folders"].values())
-        view = f"{typed_as('evals.view')} {folders}"
-        compare = f"{typed_as('evals.compare')} {folders}{force}"
+        view = f"sextant view {folders}"
+        compare = f"sextant compare {folders}{force}"
         lines.append(f"runs of {row['task']}, {SPLITS[row['split']]}: {', '.join(row['folders'])}")
         lines += command_lines("  look at them:", view, width)
         lines += command_lines("  compare them:", compare, width)

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from evals.scoring.statistics import ALPHA, estimate_mean, holm, run_tests, subtract_columns
-from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
-from optimizers.evaluation_log import Candidate, Evaluation
-from optimizers.trainset.demonstrations import texts_in
-from programs.compiled import Compiled, Prompt
-from tools.records import JsonMapping, JsonObject, Usage, usage_json
+from sextant.evals.scoring.statistics import ALPHA, estimate_mean, holm, run_tests, subtract_columns
+from sextant.optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
+from sextant.optimizers.evaluation_log import Candidate, Evaluation
+from sextant.optimizers.trainset.demonstrations import texts_in
+from sextant.programs.compiled import Compiled, Prompt
+from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_json
 
 SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import dspy
 
-import environments
-from evals.running.evaluate import connect, make_resources
-from evals.running.request import find_program, query_limits
-from evals.running.resolve import (
+from sextant import environments
+from sextant.evals.running.evaluate import connect, make_resources
+from sextant.evals.running.request import find_program, query_limits
+from sextant.evals.running.resolve import (
     ResolvedRequest,
     RunRetrievers,
     check_prices,
@@ -25,29 +25,29 @@ from evals.running.resolve import (
     resolve,
     try_construct,
 )
-from evals.running.runner import GRACE
-from optimizers import parameter_search
-from optimizers.candidate_evaluator import CandidateEvaluator, TeleprompterContext
-from optimizers.request import UNTRAINED, CompileRequest
-from optimizers.teleprompters import Teleprompter, find_teleprompter, settings
-from optimizers.trainset.demonstrations import label_example
-from optimizers.trainset.splits import Trainset
-from programs.compiled import Compiled, read
-from tools import files, retrievers
-from tools.cli import print_stderr
-from tools.errors import AbortCompilation, RunIncomplete, SextantError, UsageError
-from tools.interrupts import start_thread, wait_until
-from tools.models import language_model
-from tools.models.adapter import Adapter
-from tools.models.call_context import Rules
-from tools.models.model_spec import parse
-from tools.models.provider_errors import format_refusal, responsible_party
-from tools.models.secrets import redact
-from tools.plugins import show
-from tools.records import Query, Usage
-from tools.retrievers.base import PoolRetriever
-from tools.session import Session, SharedOnDeepcopy, Toolbox
-from tools.text import TermStatistics
+from sextant.evals.running.runner import GRACE
+from sextant.optimizers import parameter_search
+from sextant.optimizers.candidate_evaluator import CandidateEvaluator, TeleprompterContext
+from sextant.optimizers.request import UNTRAINED, CompileRequest
+from sextant.optimizers.teleprompters import Teleprompter, find_teleprompter, settings
+from sextant.optimizers.trainset.demonstrations import label_example
+from sextant.optimizers.trainset.splits import Trainset
+from sextant.programs.compiled import Compiled, read
+from sextant.tools import files, retrievers
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import AbortCompilation, RunIncomplete, SextantError, UsageError
+from sextant.tools.interrupts import start_thread, wait_until
+from sextant.tools.models import language_model
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.call_context import Rules
+from sextant.tools.models.model_spec import parse
+from sextant.tools.models.provider_errors import format_refusal, responsible_party
+from sextant.tools.models.secrets import redact
+from sextant.tools.plugins import show
+from sextant.tools.records import Query, Usage
+from sextant.tools.retrievers.base import PoolRetriever
+from sextant.tools.session import Session, SharedOnDeepcopy, Toolbox
+from sextant.tools.text import TermStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     row = find_teleprompter(request.optimizer)
     if limits := query_limits(request.parameters):
         raise UsageError(
-            f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without"
+            f"-P {next(iter(limits))} is a limit of sextant.evals.run; a program is compiled without"
         )
     options = settings(row, request.optimizer, request.budget, request.options)
     for option, owner, value in (

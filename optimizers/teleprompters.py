@@ -19,18 +19,23 @@ from typing import Any, NamedTuple
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
-from evals.running.request import read_value
-from optimizers import objective_search
-from optimizers import parameter_search as tuning
-from optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
-from optimizers.request import EFFORT
-from optimizers.trainset.objective import TIE
-from programs.compiled import NearestDemonstrations, NeighbourExample, fuse_rankings, to_json_values
-from tools import plugins
-from tools.errors import UnknownName, UsageError
-from tools.models.adapter import Adapter
-from tools.models.prompting import with_instructions
-from tools.terminal import first_sentence
+from sextant.evals.running.request import read_value
+from sextant.optimizers import objective_search
+from sextant.optimizers import parameter_search as tuning
+from sextant.optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
+from sextant.optimizers.request import EFFORT
+from sextant.optimizers.trainset.objective import TIE
+from sextant.programs.compiled import (
+    NearestDemonstrations,
+    NeighbourExample,
+    fuse_rankings,
+    to_json_values,
+)
+from sextant.tools import plugins
+from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.prompting import with_instructions
+from sextant.tools.terminal import first_sentence
 
 # An option that `-O name=value` may set -> its values at light, medium and heavy effort.
 Options = Mapping[str, tuple[Any, Any, Any]]

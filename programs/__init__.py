@@ -3,36 +3,38 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from programs import deviations
-from sextant_search import require_ours
+import sextant
+from sextant.programs import deviations
 
-require_ours("tools")
+sextant.use_full_name(__name__)
 
-import tools  # noqa: F401  # it lets old names of modules be imported: tools/moved_modules.py
 
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are
 # what `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers,
-# tools.retrievers) or InputFile (tools/files.py). For `--lm offline`, `offline` names a rule for
+# sextant.tools.retrievers) or InputFile (tools/files.py). For `--lm offline`, `offline` names a rule for
 # every output field of its signatures; tools/models/offline_rules.py has some.
 PROGRAMS = {
-    "closed_book": "programs.closed_book:ClosedBook",
-    "decompose": "programs.decompose:Decompose",
-    "multihop": "programs.multihop:MultiHop",
-    "query_to_answer": "programs.query_rewriting:QueryToAnswer",
-    "query_to_doc": "programs.query_rewriting:QueryToDoc",
-    "rank": "programs.listwise:Rank",
-    "reason": "programs.pointwise:Reason",
-    "reasoning_trace": "programs.query_rewriting:ReasoningTrace",
-    "retrieve": "programs.retrieve:Retrieve",
-    "rewrite": "programs.query_rewriting:Rewrite",
-    "score": "programs.pointwise:Score",
-    "subtask": "programs.pointwise:Subtask",
-    "tournament": "programs.listwise:Tournament",
+    "closed_book": "sextant.programs.closed_book:ClosedBook",
+    "decompose": "sextant.programs.decompose:Decompose",
+    "multihop": "sextant.programs.multihop:MultiHop",
+    "query_to_answer": "sextant.programs.query_rewriting:QueryToAnswer",
+    "query_to_doc": "sextant.programs.query_rewriting:QueryToDoc",
+    "rank": "sextant.programs.listwise:Rank",
+    "reason": "sextant.programs.pointwise:Reason",
+    "reasoning_trace": "sextant.programs.query_rewriting:ReasoningTrace",
+    "retrieve": "sextant.programs.retrieve:Retrieve",
+    "rewrite": "sextant.programs.query_rewriting:Rewrite",
+    "score": "sextant.programs.pointwise:Score",
+    "subtask": "sextant.programs.pointwise:Subtask",
+    "tournament": "sextant.programs.listwise:Tournament",
 }
 
 # What may stand before a colon, as in served:NAME -> the program that is made; it is `called` the
 # rest.
-SCHEMES = {"command": "programs.agent_command:Command", "served": "programs.external_agent:Served"}
+SCHEMES = {
+    "command": "sextant.programs.agent_command:Command",
+    "served": "sextant.programs.external_agent:Served",
+}
 
 # The program of the main job, which is proposed to somebody who has run the floor.
 MAIN = "multihop"

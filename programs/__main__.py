@@ -1,24 +1,24 @@
-"""`python -m programs show multihop`: the prompts of a program as a file to edit
+"""`sextant prompts show multihop`: the prompts of a program as a file to edit
 (programs/prompts.py).
 
-`python -m programs draw planner`: the graph of an agent, as Mermaid draws it.
+`sextant prompts draw planner`: the graph of an agent, as Mermaid draws it.
 """
 
 import argparse
 import json
 from typing import Any
 
-from evals.running.request import find_program, parse_parameters, resolve_program
-from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
-from tools.cli_options import parse_name_value
-from tools.errors import UsageError
-from tools.waiting import announced
+from sextant.evals.running.request import find_program, parse_parameters, resolve_program
+from sextant.tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
+from sextant.tools.cli_options import parse_name_value
+from sextant.tools.errors import UsageError
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m programs", description="The prompts of a program, to edit, or its graph."
+        prog="sextant prompts", description="The prompts of a program, to edit, or its graph."
     )
     verbs = command_line.add_subparsers(
         dest="verb",
@@ -26,7 +26,7 @@ def parser() -> CommandParser:
         metavar="show | draw",
     )
     for name, about_verb in (
-        ("show", "print the prompts of a program, to edit for evals.run --prompts FILE"),
+        ("show", "print the prompts of a program, to edit for sextant.evals.run --prompts FILE"),
         ("draw", "print the LangGraph graph of an agent, as Mermaid"),
     ):
         verb = verbs.add_parser(
@@ -37,7 +37,7 @@ def parser() -> CommandParser:
         verb.add_argument(
             "program",
             metavar="NAME",
-            help="as evals.run takes it",
+            help="as sextant.evals.run takes it",
         )
         verb.add_argument(
             "-P",
@@ -55,8 +55,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the prompts, or the graph."""
     resolve_program(arguments.program)  # before what follows is imported
     with announced(f"loading {arguments.program}"):
-        from evals.running.resolve import try_construct  # DSPy: not for --help
-        from programs.prompts import describe, write_toml  # as above
+        from sextant.evals.running.resolve import try_construct  # DSPy: not for --help
+        from sextant.programs.prompts import describe, write_toml  # as above
 
         constructor = find_program(arguments.program)
         parameters = parse_parameters(arguments.program, constructor, dict(arguments.parameters))

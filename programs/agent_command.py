@@ -1,7 +1,7 @@
 r"""`command:LINE`: an agent outside, as a process for each query. It searches by MCP, and is given
 its address.
 
-    python -m evals.run --task congress --split dev --query-timeout 10m \
+    sextant run --task congress --split dev --query-timeout 10m \
         --program 'command:claude -p --mcp-config $SEXTANT_MCP_CONFIG --allowedTools mcp__sextant --output-format json'
 
 The line is split into words as a shell does, and no shell runs it, for texts of queries are data.
@@ -31,17 +31,17 @@ from typing import Any, ClassVar
 
 import dspy
 
-from programs.base import Program
-from tools import schemas, session
-from tools.errors import UsageError
-from tools.files import read_object
-from tools.installation import explain_missing
-from tools.models.client import DEADLINE
-from tools.models.provider_errors import QueryTimeout
-from tools.models.secrets import get_secret, redact
-from tools.models.usage import read_report
-from tools.plugins import show
-from tools.records import Query, Submission, Usage
+from sextant.programs.base import Program
+from sextant.tools import schemas, session
+from sextant.tools.errors import UsageError
+from sextant.tools.files import read_object
+from sextant.tools.installation import explain_missing
+from sextant.tools.models.client import DEADLINE
+from sextant.tools.models.provider_errors import QueryTimeout
+from sextant.tools.models.secrets import get_secret, redact
+from sextant.tools.models.usage import read_report
+from sextant.tools.plugins import show
+from sextant.tools.records import Query, Submission, Usage
 
 PROMPT = """Search with the tools of the MCP server "sextant": take the query with next_query, search and read until you
 have found what it asks for, and hand in the doc_ids with submit, best first. What counts as a find:

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, dataclass_transform
 
 import dspy
 
-from tools.errors import LimitReached, UsageError
-from tools.models import call_context
-from tools.models.passages import DESCRIPTION
-from tools.records import Query, Submission
-from tools.session import Toolbox
+from sextant.tools.errors import LimitReached, UsageError
+from sextant.tools.models import call_context
+from sextant.tools.models.passages import DESCRIPTION
+from sextant.tools.records import Query, Submission
+from sextant.tools.session import Toolbox
 
 
 # Prompts have the fields of a signature in its order, and servers keep the equal beginning of two

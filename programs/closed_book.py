@@ -17,17 +17,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import dspy
 
-from programs.base import Program
-from programs.query_rewriting import LIKE, search_instruction
-from programs.texts_by_id import read_texts
-from tools.errors import LimitReached, UnknownName, require_at_least
-from tools.files import InputFilePath
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled, state_most_items
-from tools.models.prompting import ask, predict
-from tools.records import Query, Submission
-from tools.session import Session
-from tools.text import index_ngrams, longest_shared_ngrams, tokens
+from sextant.programs.base import Program
+from sextant.programs.query_rewriting import LIKE, search_instruction
+from sextant.programs.texts_by_id import read_texts
+from sextant.tools.errors import LimitReached, UnknownName, require_at_least
+from sextant.tools.files import InputFilePath
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import filled, state_most_items
+from sextant.tools.models.prompting import ask, predict
+from sextant.tools.records import Query, Submission
+from sextant.tools.session import Session
+from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 RUN = 5  # words one after another that guess and document share: appendix I's measure for RELIC
 TITLE = 1_000_000  # the sign of a title, above that of any run

@@ -23,16 +23,16 @@ import dspy
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import files, installation, schemas
-from tools.corpus import Corpus
-from tools.errors import DataError, UnknownName, UsageError
-from tools.models.prompting import with_instructions
-from tools.number_format import plural
-from tools.records import Document, JsonMapping, JsonObject, Query, Submission, Trace, total
-from tools.retrievers.fusion import reciprocal_rank_fusion
-from tools.retrievers.lexical.bm25 import BM25
-from tools.schemas import Count
-from tools.session import SharedOnDeepcopy
+from sextant.tools import files, installation, schemas
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.models.prompting import with_instructions
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document, JsonMapping, JsonObject, Query, Submission, Trace, total
+from sextant.tools.retrievers.fusion import reciprocal_rank_fusion
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.schemas import Count
+from sextant.tools.session import SharedOnDeepcopy
 
 FORMAT = 1
 NAME = "compiled.json"
@@ -253,9 +253,7 @@ def read(path: Path) -> Compiled:
     try:
         body = schemas.read_file(CompiledHeader, file, mend)
     except FileNotFoundError:
-        raise DataError(
-            f"there is no compiled program {file}; python -m optimizers.compile makes one"
-        ) from None
+        raise DataError(f"there is no compiled program {file}; sextant compile makes one") from None
     if "program" not in body and any(map(_is_dspy_state, (body, *body.values()))):
         raise UsageError(
             f"{file} was saved by DSPy; load it where your program is made, "

@@ -30,9 +30,16 @@ from dspy.primitives.code_interpreter import CodeInterpreterError
 from dspy.primitives.python_interpreter import PythonInterpreter
 from dspy.utils.callback import BaseCallback
 
-from programs.base import Program
-from programs.custom_results import ANSWERS, QUERY, collect, describe, extract_doc_ids, read_fields
-from programs.search_tools import (
+from sextant.programs.base import Program
+from sextant.programs.custom_results import (
+    ANSWERS,
+    QUERY,
+    collect,
+    describe,
+    extract_doc_ids,
+    read_fields,
+)
+from sextant.programs.search_tools import (
     DESK,
     SearchTools,
     make_tools,
@@ -41,17 +48,23 @@ from programs.search_tools import (
     search,
     select,
 )
-from tools import plugins, session
-from tools.errors import OwnCodeFailed, SextantError, UsageError
-from tools.models import call_context, offline_rules
-from tools.models.adapter import Adapter
-from tools.models.answer_checks import InvalidAnswer
-from tools.models.language_model import LanguageModel
-from tools.models.tool_calls import is_tool_calls
-from tools.records import JsonObject, Query, Snippet, Submission
-from tools.session import Toolbox
-from tools.text import TermStatistics
-from tools.threads import REMEDY, EventLoop, instrument_threads, lend_event_loop, run_coroutine
+from sextant.tools import plugins, session
+from sextant.tools.errors import OwnCodeFailed, SextantError, UsageError
+from sextant.tools.models import call_context, offline_rules
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.tool_calls import is_tool_calls
+from sextant.tools.records import JsonObject, Query, Snippet, Submission
+from sextant.tools.session import Toolbox
+from sextant.tools.text import TermStatistics
+from sextant.tools.threads import (
+    REMEDY,
+    EventLoop,
+    instrument_threads,
+    lend_event_loop,
+    run_coroutine,
+)
 
 __all__ = ["make_program_class", "read", "search", "select"]
 
@@ -649,7 +662,7 @@ def _signature_inputs(module: Any) -> list[str]:
 
 
 def _graphs() -> Any:
-    from programs import custom_langgraph  # LangGraph takes seconds to import
+    from sextant.programs import custom_langgraph  # LangGraph takes seconds to import
 
     return custom_langgraph
 

@@ -17,18 +17,18 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphRecursionError
 
-from programs.custom_results import ANSWERS, QUERY
-from programs.search_tools import convert_arguments, make_tools
-from tools import plugins as names
-from tools.errors import OwnCodeFailed, UsageError
-from tools.interrupts import start_thread
-from tools.models.call_context import PredictorCall, expose_call
-from tools.models.prompting import ask
-from tools.models.text_calls import find_tool, identify, read_arguments
-from tools.models.tool_calls import ToolCalls
-from tools.records import JsonObject, Query
-from tools.session import SharedOnDeepcopy
-from tools.threads import EventLoop, run_coroutine
+from sextant.programs.custom_results import ANSWERS, QUERY
+from sextant.programs.search_tools import convert_arguments, make_tools
+from sextant.tools import plugins as names
+from sextant.tools.errors import OwnCodeFailed, UsageError
+from sextant.tools.interrupts import start_thread
+from sextant.tools.models.call_context import PredictorCall, expose_call
+from sextant.tools.models.prompting import ask
+from sextant.tools.models.text_calls import find_tool, identify, read_arguments
+from sextant.tools.models.tool_calls import ToolCalls
+from sextant.tools.records import JsonObject, Query
+from sextant.tools.session import SharedOnDeepcopy
+from sextant.tools.threads import EventLoop, run_coroutine
 
 STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's default is 10,007
 

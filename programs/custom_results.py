@@ -13,9 +13,9 @@ from typing import Any
 import dspy
 import pydantic
 
-from programs.search_tools import PassageText
-from tools import plugins
-from tools.records import Hits, JsonObject
+from sextant.programs.search_tools import PassageText
+from sextant.tools import plugins
+from sextant.tools.records import Hits, JsonObject
 
 # Names of a parameter or field for the text of a query.
 QUERY = (

@@ -15,15 +15,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import dspy
 import pydantic
 
-from programs.base import Program
-from programs.passage_reading import search
-from programs.query_rewriting import InformationRequest
-from tools.errors import require_at_least
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
-from tools.models.prompting import ask, predict
-from tools.records import Query, Submission
-from tools.retrievers.fusion import reciprocal_rank_fusion
+from sextant.programs.base import Program
+from sextant.programs.passage_reading import search
+from sextant.programs.query_rewriting import InformationRequest
+from sextant.tools.errors import require_at_least
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
+from sextant.tools.models.prompting import ask, predict
+from sextant.tools.records import Query, Submission
+from sextant.tools.retrievers.fusion import reciprocal_rank_fusion
 
 Role = Literal["must", "may", "not"]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tools import pool_kinds
+from sextant.tools import pool_kinds
 
 
 class Setup(NamedTuple):
@@ -106,7 +106,9 @@ def compare_instruction(setup: Setup) -> str:
 
 def compare_retriever_instruction(setup: Setup) -> str:
     """Compare the same for a bare retriever, if it is a model that was trained with instructions."""
-    from tools.retrievers.neural import model_table  # imports what a list of programs does not need
+    from sextant.tools.retrievers.neural import (
+        model_table,  # imports what a list of programs does not need
+    )
 
     row = model_table.rows().get(setup.retriever.partition(":")[2].partition("(")[0])
     return compare_instruction(setup) if row and row.instructed else ""

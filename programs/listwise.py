@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import dspy
 import pydantic
 
-from programs.base import Program, QuerySignature
-from programs.passage_reading import (
+from sextant.programs.base import Program, QuerySignature
+from sextant.programs.passage_reading import (
     OFFLINE,
     RANKED,
     RankCandidates,
@@ -36,23 +36,23 @@ from programs.passage_reading import (
     rank,
     take_ranking,
 )
-from programs.texts_by_id import read_texts
-from tools.errors import UsageError, require_at_least
-from tools.files import InputFilePath
-from tools.lenses import get_lens
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled
-from tools.models.context_window import fit_length, prompt_fits
-from tools.models.passages import Passage, escape_markers, show_passages
-from tools.models.prompting import (
+from sextant.programs.texts_by_id import read_texts
+from sextant.tools.errors import UsageError, require_at_least
+from sextant.tools.files import InputFilePath
+from sextant.tools.lenses import get_lens
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.context_window import fit_length, prompt_fits
+from sextant.tools.models.passages import Passage, escape_markers, show_passages
+from sextant.tools.models.prompting import (
     FallbackPrediction,
     ask,
     empty_outputs,
     predict,
     with_advice,
 )
-from tools.records import Query, Submission
-from tools.session import Session
+from sextant.tools.records import Query, Submission
+from sextant.tools.session import Session
 
 
 def sliding_window_rank(

@@ -13,16 +13,16 @@ from typing import ClassVar
 
 import dspy
 
-from programs import passage_reading
-from programs.base import Program, QuerySignature
-from tools.errors import require_at_least
-from tools.lenses import get_lens
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled
-from tools.models.passages import Passage
-from tools.models.prompting import ask, predict, with_advice
-from tools.records import Query, Submission
-from tools.session import Session
+from sextant.programs import passage_reading
+from sextant.programs.base import Program, QuerySignature
+from sextant.tools.errors import require_at_least
+from sextant.tools.lenses import get_lens
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import ask, predict, with_advice
+from sextant.tools.records import Query, Submission
+from sextant.tools.session import Session
 
 
 class NextSearch(QuerySignature):

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import dspy
 import pydantic
 
-from programs.base import QuerySignature
-from tools.errors import LimitReached
-from tools.models import context_window
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import (
+from sextant.programs.base import QuerySignature
+from sextant.tools.errors import LimitReached
+from sextant.tools.models import context_window
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import (
     AnswerCheck,
     require_known_ids,
     require_known_row_ids,
 )
-from tools.models.passages import (
+from sextant.tools.models.passages import (
     SHORTEST_TEXT,
     Passage,
     escape_markers,
@@ -28,16 +28,16 @@ from tools.models.passages import (
     passage_batches,
     show_passages,
 )
-from tools.models.prompting import (
+from sextant.tools.models.prompting import (
     FallbackPrediction,
     ask,
     empty_outputs,
     predict,
     with_advice,
 )
-from tools.records import Hits, Query
-from tools.session import Session
-from tools.text import fold_words
+from sextant.tools.records import Hits, Query
+from sextant.tools.session import Session
+from sextant.tools.text import fold_words
 
 UNFOUND = float("-inf")  # the score of what a search did not return
 OFFLINE = {

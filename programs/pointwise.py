@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 
 import dspy
 
-from programs.base import Program
-from programs.passage_reading import UNFOUND, find_candidates, show_in_one_call
-from tools.errors import LimitReached, require_at_least
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled, require_in_range, state_most_items
-from tools.models.passages import DESCRIPTION, Passage
-from tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
-from tools.records import Hits, Query, Submission
-from tools.retrievers.expressions import Expression
-from tools.session import Session
+from sextant.programs.base import Program
+from sextant.programs.passage_reading import UNFOUND, find_candidates, show_in_one_call
+from sextant.tools.errors import LimitReached, require_at_least
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import filled, require_in_range, state_most_items
+from sextant.tools.models.passages import DESCRIPTION, Passage
+from sextant.tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
+from sextant.tools.records import Hits, Query, Submission
+from sextant.tools.retrievers.expressions import Expression
+from sextant.tools.session import Session
 
 OBJECTIVE = (
     "what the collection is, and what counts as a find; where it is empty, likeness in meaning "

@@ -1,4 +1,4 @@
-"""A program's prompts as a TOML file: `python -m programs show multihop` prints one, `--prompts
+"""A program's prompts as a TOML file: `sextant prompts show multihop` prints one, `--prompts
 FILE` takes it up.
 
 A table is a predictor, by its name in the program. Prompts that a file leaves out stay as the program has
@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from programs.compiled import BY_HAND, Compiled, Prompt, description
-from tools import files, schemas
-from tools.errors import DataError, UsageError
+from sextant.programs.compiled import BY_HAND, Compiled, Prompt, description
+from sextant.tools import files, schemas
+from sextant.tools.errors import DataError, UsageError
 
 
 class Table(TypedDict, total=False):
@@ -34,7 +34,7 @@ def read(file: Path, program: str) -> Compiled:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{file} is not TOML: {error}; `python -m programs show` prints such a file"
+            f"{file} is not TOML: {error}; `sextant prompts show` prints such a file"
         ) from None
     try:
         schemas.validate(dict[str, Table], document)

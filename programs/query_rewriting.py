@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import dspy
 
-from programs.base import Program, QuerySignature
-from tools.lenses import get_lens
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled
-from tools.models.prompting import ask, empty_outputs, predict, with_advice
-from tools.records import Query, Submission
+from sextant.programs.base import Program, QuerySignature
+from sextant.tools.lenses import get_lens
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.prompting import ask, empty_outputs, predict, with_advice
+from sextant.tools.records import Query, Submission
 
 # An instruction for retrievers trained with such
 LIKE = "The text is an item of the collection. Find items like it."

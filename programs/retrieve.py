@@ -1,7 +1,7 @@
 """A search with the description as it stands, no model: the floor that every program has to clear."""
 
-from programs.base import Program
-from tools.records import Query, Submission
+from sextant.programs.base import Program
+from sextant.tools.records import Query, Submission
 
 
 class Retrieve(Program):

@@ -20,15 +20,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import dspy
 from dspy.dsp.utils import dotdict
 
-from tools.errors import DocumentNotFound, SessionRefusal, UsageError
-from tools.models import context_window
-from tools.models.answer_checks import InvalidAnswer
-from tools.models.passages import escape_markers
-from tools.models.values import Ids, convert, fold_name
-from tools.records import Query, Snippet, Submission
-from tools.session import UNFOUND_ID, Session, current
-from tools.text import fold_words
-from tools.threads import REMEDY
+from sextant.tools.errors import DocumentNotFound, SessionRefusal, UsageError
+from sextant.tools.models import context_window
+from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.passages import escape_markers
+from sextant.tools.models.values import Ids, convert, fold_name
+from sextant.tools.records import Query, Snippet, Submission
+from sextant.tools.session import UNFOUND_ID, Session, current
+from sextant.tools.text import fold_words
+from sextant.tools.threads import REMEDY
 
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tools.errors import DataError
-from tools.files import read_input, read_object
+from sextant.tools.errors import DataError
+from sextant.tools.files import read_input, read_object
 
 _LARGEST = 1 << 30  # bytes of the file
 

@@ -30,9 +30,9 @@ from hypothesis import settings
 from openai_server import OpenAIServer
 from results import Result
 
-from tools import waiting
-from tools.corpus import Corpus
-from tools.session import set_current
+from sextant.tools import waiting
+from sextant.tools.corpus import Corpus
+from sextant.tools.session import set_current
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,8 +56,8 @@ def own_surroundings(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, command_of):
-    """`python -m evals.run ARGUMENTS`, in this process."""
-    from evals import run as module
+    """`sextant run ARGUMENTS`, in this process."""
+    from sextant.evals import run as module
 
     command = command_of(module)
     return lambda *words: command(
@@ -79,7 +79,7 @@ def command_of(capsys):
 
     def of(module):
         def command(*arguments: object) -> Result:
-            from tools.cli import run_command
+            from sextant.tools.cli import run_command
 
             capsys.readouterr()
             code = run_command(
@@ -95,7 +95,7 @@ def command_of(capsys):
 @pytest.fixture
 def shell():
     """The same as a process of its own, for what only a process can show."""
-    return [sys.executable, "-m", "evals.run"]
+    return [sys.executable, "-m", "sextant.evals.run"]
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def certificate(certificate_folder):
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    from tools.retrievers.contract import CORPUS
+    from sextant.tools.retrievers.contract import CORPUS
 
     return CORPUS
 
@@ -216,8 +216,8 @@ class Compiled(NamedTuple):
 
 @pytest.fixture
 def compiles(tmp_path, command_of):
-    """`python -m optimizers.compile` in this process; `words` may have other values for what it has by itself."""
-    from optimizers import compile
+    """`sextant compile` in this process; `words` may have other values for what it has by itself."""
+    from sextant.optimizers import compile
 
     def command(
         *words,

@@ -3,10 +3,6 @@
 Knows no benchmark.
 """
 
-from sextant_search import require_ours
+import sextant
 
-require_ours()
-
-from tools import moved_modules
-
-moved_modules.install()
+sextant.use_full_name(__name__)

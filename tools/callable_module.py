@@ -1,4 +1,4 @@
-"""Modules that are commands, and can be called as functions: `from evals import compare`, then
+"""Modules that are commands, and can be called as functions: `from sextant.evals import compare`, then
 `compare(RUN, RUN)`.
 """
 

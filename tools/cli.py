@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn, TextIO, TypeVar
 
-from tools import files
-from tools.errors import (
+from sextant.tools import files
+from sextant.tools.errors import (
     INTERRUPTED,
     DataError,
     RunIncomplete,
@@ -34,9 +34,9 @@ from tools.errors import (
     UsageError,
     check_docstrings,
 )
-from tools.interrupts import UNHEARD, check_interrupts, is_interrupted, run_in_thread
-from tools.number_format import duration
-from tools.wrapping import command_lines, named_width, paragraph
+from sextant.tools.interrupts import UNHEARD, check_interrupts, is_interrupted, run_in_thread
+from sextant.tools.number_format import duration
+from sextant.tools.wrapping import command_lines, named_width, paragraph
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
@@ -57,24 +57,8 @@ _BAR_SECONDS = 0.2  # between two bars, on a terminal
 
 # The stream of results, if other output goes to stderr.
 _results = list[TextIO | None]()
-_spellings = dict[str, str]()  # `python -m MODULE` -> the command as typed
 _bar = False  # whether the last line of the terminal is a bar
 _printed_at = 0.0  # when a line or a bar of ours was last written on stderr, by the monotonic clock
-
-
-def spell(as_module: str, as_typed: str) -> None:
-    """Have --help show a command that was started as another, as `sextant build` is for
-    `python -m evals.build`.
-    """
-    _spellings[as_module] = as_typed
-
-
-def typed_as(module: str) -> str:
-    """Return the command of a module of ours in the form that the user types: `sextant compare` or
-    `python -m evals.compare`.
-    """
-    by_name = any(as_typed.startswith("sextant ") for as_typed in _spellings.values())
-    return f"sextant {module.rpartition('.')[2]}" if by_name else f"python -m {module}"
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -118,15 +102,10 @@ class CommandParser(argparse.ArgumentParser):
     """argparse with errors of a line that offer the nearest name, without abbreviated options, and no
     option loses its first value.
 
-    `prog` is `python -m MODULE`; it is replaced by the command as typed, as `sextant NAME`.
     argparse makes the `prog` of a sub-command from the `prog` of its parent and its name.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        prog = kwargs.get("prog") or ""
-        for as_module, as_typed in _spellings.items():
-            if f"{prog} ".startswith(f"{as_module} "):
-                kwargs["prog"] = as_typed + prog.removeprefix(as_module)
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
         for action in (None, "store"):
             self.register("action", action, _Store)

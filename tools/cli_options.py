@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from tools.errors import UnknownName, UsageError
-from tools.files import read_object
+from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.files import read_object
 
 T = TypeVar("T")
 RELEVANT_FROM = (

@@ -14,10 +14,9 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.plugins import find_folder
-from tools.user_files import PACKAGES
+from sextant.tools.plugins import find_folder
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]  # has the folder `sextant`
 _FOR_TYPES = re.compile(
     r"^([ \t]*)if (?:typing\.)?TYPE_CHECKING:\n(?:\1[ \t]+.*\n|[ \t]*\n)+", re.MULTILINE
 )
@@ -95,7 +94,7 @@ def collect_sources(
 
 
 def _is_ours(name: str) -> bool:
-    return name.partition(".")[0] in PACKAGES
+    return name.partition(".")[0] == "sextant"
 
 
 def _is_in(name: str, packages: Collection[str]) -> bool:
@@ -108,8 +107,11 @@ def _list_installed(folder: Path) -> frozenset[str]:
     """Return the modules at the top of a folder that distributions have installed, by their RECORD."""
     names = set()
     for distribution in distributions(path=[str(folder)]):
-        for line in (distribution.read_text("RECORD") or "").splitlines():
-            names.add(line.partition(",")[0].partition("/")[0].partition(".")[0])
+        record = distribution.read_text("RECORD") or ""
+        for line in record.splitlines():
+            path = line.partition(",")[0]
+            top = path.partition("/")[0]
+            names.add(top.partition(".")[0])
     return frozenset(names)
 
 

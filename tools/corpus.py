@@ -32,9 +32,9 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from tools import files as disk
-from tools.errors import DataError
-from tools.records import Document, JsonObject
+from sextant.tools import files as disk
+from sextant.tools.errors import DataError
+from sextant.tools.records import Document, JsonObject
 
 _LOG = logging.getLogger("sextant")
 

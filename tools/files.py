@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple, TextIO, TypeVar
 
 import orjson
 
-from tools.errors import DataError, UsageError
+from sextant.tools.errors import DataError, UsageError
 
 T = TypeVar("T")
 # modes of files; who may read a folder may enter it as well

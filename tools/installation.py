@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "sextant-search"
 
-_ABOVE = Path(__file__).parents[1]  # a checkout, or the folder of all installed packages
+_PACKAGE = Path(__file__).parents[1]  # the folder "sextant" of a checkout or an installation
 _GIT_SECONDS = 10.0
 # Git's hooks set these, and git would then ask the hook's repository.
 _OTHER_REPOSITORY = {
@@ -36,7 +36,7 @@ def find_repository() -> Path | None:
     may lie in.
     """
     project = _read_project()
-    return _ABOVE if project.get("name") == DISTRIBUTION else None
+    return _PACKAGE.parent if project.get("name") == DISTRIBUTION else None
 
 
 @cache
@@ -74,7 +74,7 @@ def find_page(page: str) -> str:
     """Return where to read a page such as "docs/guide/task.md": its path in a checkout, from the current folder if
     that is the checkout; the command that prints the copy of a wheel.
     """
-    path = (find_repository() or _ABOVE / "tools") / page
+    path = (find_repository() or _PACKAGE) / page
     if not path.is_file():  # our files were copied without them
         return f"{page} in a checkout of Sextant"
     if not find_repository():
@@ -84,7 +84,7 @@ def find_page(page: str) -> str:
 
 def list_pages() -> list[Path]:
     """Return the pages of the guide and of the decisions, in a checkout or in a wheel."""
-    return sorted((find_repository() or _ABOVE / "tools").glob("docs/[gd]*/*.md"))
+    return sorted((find_repository() or _PACKAGE).glob("docs/[gd]*/*.md"))
 
 
 def explain_missing(package: str | None, extra: str) -> str:
@@ -146,9 +146,9 @@ def _find_source() -> str:
 def _read_project() -> Mapping[str, Any]:
     """Return the table `project` of the pyproject.toml next to the packages; {} if there is none."""
     try:
-        project = tomllib.loads((_ABOVE / "pyproject.toml").read_text(encoding="utf-8")).get(
-            "project", {}
-        )
+        project = tomllib.loads(
+            (_PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+        ).get("project", {})
     except (OSError, ValueError):
         return {}
     return project if isinstance(project, dict) else {}

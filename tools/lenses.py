@@ -3,7 +3,7 @@
 import json
 from typing import NamedTuple
 
-from tools.errors import UnknownName, UsageError
+from sextant.tools.errors import UnknownName, UsageError
 
 
 class Lens(NamedTuple):

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from opentelemetry import trace
 
-from tools.cli import print_stderr
-from tools.installation import tell_how_to_install
-from tools.records import Hit, Snippet
-from tools.text import encodable
+from sextant.tools.cli import print_stderr
+from sextant.tools.installation import tell_how_to_install
+from sextant.tools.records import Hit, Snippet
+from sextant.tools.text import encodable
 
 # What holds where the variables leave it open. A search of k documents has three attributes for
 # each of them.

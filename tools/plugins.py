@@ -22,12 +22,11 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
-from tools import user_files
-from tools.errors import UnknownName, UsageError
-from tools.files import expand_user_path
-from tools.interrupts import is_own_interrupt
-from tools.moved_modules import current_name
-from tools.user_files import PACKAGES, is_own
+from sextant.tools import user_files
+from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.files import expand_user_path
+from sextant.tools.interrupts import is_own_interrupt
+from sextant.tools.user_files import is_own
 
 PROGRAMS = "sextant.programs"  # groups of entry points
 RETRIEVERS = "sextant.retrievers"
@@ -76,10 +75,10 @@ def resolve(
     if name in table:
         return table[name]
     if group and is_reference(name):
-        source, _, attribute = name.rpartition(":")
+        source = name.rpartition(":")[0]
         if source.endswith(".py"):
             resolve_file(source)
-        return f"{current_name(source)}:{attribute}"
+        return name
     if group and name.endswith(".py"):
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
     if entry_point := _entry_points(group).get(name):
@@ -143,14 +142,8 @@ def _list_watched_modules() -> dict[str, str]:
 
 
 def _import_remedy(error: Exception) -> str:
-    """Return a hint for a name that Sextant's packages have, or for a relative import."""
+    """Return a hint for a relative import."""
     remedy = ""
-    package = (getattr(error, "name", None) or "").partition(".")[0]
-    if package in PACKAGES:
-        remedy += (
-            f"; {package!r} is a package of Sextant's, so a module of yours needs another name"
-        )
-        remedy += "; a library of that name needs an environment of its own"
     if isinstance(error, ImportError) and "relative import" in show(error):
         remedy += "; name it as package.module:NAME, from the folder that has the package"
     return remedy
@@ -261,11 +254,7 @@ def _enter(path: Path) -> str:
     name = path.stem
     there = sys.modules.get(path.stem)
     file = getattr(there, "__file__", None)
-    if (
-        "." in name
-        or name in PACKAGES
-        or (there and (file is None or Path(file).resolve() != path))
-    ):
+    if "." in name or (there and (file is None or Path(file).resolve() != path)):
         where = f" ({file})" if file else ""
         raise UsageError(
             f"{path.name} cannot be imported as {name!r}, which is another module{where}; rename "

@@ -251,7 +251,7 @@ class Submission:
 def step_json(step: Step) -> dict[str, Any]:
     """Write a step as JSON: tool, argument and doc_ids always, other fields if they are not empty.
 
-    `tools.schemas.build_dataclass` reads it, and a trace; keys that a later version added are ignored.
+    `sextant.tools.schemas.build_dataclass` reads it, and a trace; keys that a later version added are ignored.
     """
     row: dict[str, Any] = {
         "tool": step.tool,

@@ -15,16 +15,22 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from tools.cli import CommandParser, line_width, print_stdout, spell_in, strip_control_characters
-from tools.errors import UsageError
-from tools.files import expand_user_path
-from tools.installation import importing_extra
-from tools.terminal import Cell as Cell
-from tools.terminal import Grid, definitions, draw
-from tools.terminal import Head as Head
-from tools.terminal import figure_cell as figure_cell
-from tools.terminal import value_cell as value_cell
-from tools.wrapping import command_lines, paragraph
+from sextant.tools.cli import (
+    CommandParser,
+    line_width,
+    print_stdout,
+    spell_in,
+    strip_control_characters,
+)
+from sextant.tools.errors import UsageError
+from sextant.tools.files import expand_user_path
+from sextant.tools.installation import importing_extra
+from sextant.tools.terminal import Cell as Cell
+from sextant.tools.terminal import Grid, definitions, draw
+from sextant.tools.terminal import Head as Head
+from sextant.tools.terminal import figure_cell as figure_cell
+from sextant.tools.terminal import value_cell as value_cell
+from sextant.tools.wrapping import command_lines, paragraph
 
 
 @dataclass(frozen=True, slots=True)

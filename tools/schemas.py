@@ -15,8 +15,8 @@ from typing import Annotated, Any, NotRequired, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from tools import files
-from tools.errors import DataError
+from sextant.tools import files
+from sextant.tools.errors import DataError
 
 T = TypeVar("T")
 _LARGEST = 1 << 30  # bytes of a file; scores of very many metrics have some megabytes
@@ -31,7 +31,7 @@ Key = Annotated[
 
 
 class UsageSchema(TypedDict):
-    """tools.records.Usage; an unknown price is null."""
+    """sextant.tools.records.Usage; an unknown price is null."""
 
     calls: Count
     repairs: NotRequired[Count]
@@ -46,7 +46,7 @@ class UsageSchema(TypedDict):
 
 
 class StepFields(TypedDict, total=False):
-    """The optional fields of a serialized tools.records.Step."""
+    """The optional fields of a serialized sextant.tools.records.Step."""
 
     hop: Count
     started: Amount
@@ -73,7 +73,7 @@ class StepSchema(StepFields):
 
 
 class TraceSchema(TypedDict):
-    """tools.records.Trace, without the query's id."""
+    """sextant.tools.records.Trace, without the query's id."""
 
     steps: list[StepSchema]
     notes: NotRequired[list[str]]

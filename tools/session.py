@@ -20,10 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tools import plugins
-from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
-from tools.number_format import plural
-from tools.records import (
+from sextant.tools import plugins
+from sextant.tools.errors import (
+    FAULTS,
+    DataError,
+    DocumentNotFound,
+    LimitReached,
+    SextantError,
+    UsageError,
+)
+from sextant.tools.number_format import plural
+from sextant.tools.records import (
     Document,
     Hits,
     JsonMapping,
@@ -34,11 +41,11 @@ from tools.records import (
     Tool,
     Usage,
 )
-from tools.text import injection_kind
-from tools.trace import TraceRecorder
+from sextant.tools.text import injection_kind
+from sextant.tools.trace import TraceRecorder
 
 if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file
-    from tools.retrievers.base import Retriever
+    from sextant.tools.retrievers.base import Retriever
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 _ANSWERED: ContextVar[Query | None] = ContextVar("answered", default=None)
@@ -163,7 +170,7 @@ class Toolbox(SharedOnDeepcopy):
             clock,
         )
         if any(map(os.environ.get, _SENDING)):
-            from tools import otel_spans  # OpenTelemetry, which most runs go without
+            from sextant.tools import otel_spans  # OpenTelemetry, which most runs go without
 
             otel_spans.start()
 
@@ -182,7 +189,7 @@ class Toolbox(SharedOnDeepcopy):
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
         session_class = Session
         if "opentelemetry.sdk.trace" in sys.modules:
-            from tools import otel_spans  # as above
+            from sextant.tools import otel_spans  # as above
 
             session_class = otel_spans.watch(Session)
         session = session_class(query, self._world, snapshot or {})

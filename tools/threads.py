@@ -22,8 +22,8 @@ from multiprocessing.pool import ThreadPool
 from threading import Thread, current_thread, main_thread
 from typing import Any, NoReturn, TypeVar
 
-from tools import session
-from tools.session import SharedOnDeepcopy
+from sextant.tools import session
+from sextant.tools.session import SharedOnDeepcopy
 
 T = TypeVar("T")
 

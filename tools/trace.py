@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
-from tools.records import (
+from sextant.tools.records import (
     NO_USAGE,
     JsonMapping,
     JsonObject,
@@ -52,7 +52,7 @@ class TraceRecorder:
         self.query_id = query_id
         self.trace = Trace(query_id)
         if snapshot:
-            from tools import (
+            from sextant.tools import (
                 schemas,  # Pydantic is behind it, and --help of commands reads this file
             )
 

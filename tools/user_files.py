@@ -16,11 +16,10 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.files import sha256_of
+from sextant.tools.files import sha256_of
 
-PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
-_OURS = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in PACKAGES)
-_INSTALLED = (*_OURS, sysconfig.get_path("stdlib") + os.sep, "<")
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_INSTALLED = (_OURS, sysconfig.get_path("stdlib") + os.sep, "<")
 _LISTINGS = ("os.listdir", "os.scandir")
 _EVENTS = ("open", "sqlite3.connect", *_LISTINGS)
 # Bytes from which on a file is told by its size and time of change: to hash it would take long.

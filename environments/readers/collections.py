@@ -21,20 +21,26 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-from environments.base import COLUMNS, LEFT_OUT, Grades, Judgements, Qrels
-from environments.folders import leads_outside
-from environments.readers import document_ids, obliq_layout, raw_files, table_files, trec_tags
-from environments.readers import files as tables
-from environments.readers.files import has_content, normalise_column
-from environments.readers.obliq_layout import Collection, Contradiction, Placed
-from environments.readers.raw_files import find_ending
-from tools import files as disk
-from tools.corpus import Corpus
-from tools.errors import DataError, SextantError, UnknownName, UsageError
-from tools.installation import explain_missing
-from tools.number_format import choose_verb, plural
-from tools.records import Document, JsonObject
-from tools.text import has_unspaced_words, is_blank
+from sextant.environments.base import COLUMNS, LEFT_OUT, Grades, Judgements, Qrels
+from sextant.environments.folders import leads_outside
+from sextant.environments.readers import (
+    document_ids,
+    obliq_layout,
+    raw_files,
+    table_files,
+    trec_tags,
+)
+from sextant.environments.readers import files as tables
+from sextant.environments.readers.files import has_content, normalise_column
+from sextant.environments.readers.obliq_layout import Collection, Contradiction, Placed
+from sextant.environments.readers.raw_files import find_ending
+from sextant.tools import files as disk
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, SextantError, UnknownName, UsageError
+from sextant.tools.installation import explain_missing
+from sextant.tools.number_format import choose_verb, plural
+from sextant.tools.records import Document, JsonObject
+from sextant.tools.text import has_unspaced_words, is_blank
 
 _Value = TypeVar("_Value")
 _DOCUMENT_IDS = ("_id", "id", "doc_id", "docid", "document_id", "docno", "pid")

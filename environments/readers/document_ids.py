@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from environments.readers.files import abbreviate
+from sextant.environments.readers.files import abbreviate
 
 MOST = 1_000_000  # ids of a corpus that are looked at, which takes a second or two
 

@@ -17,7 +17,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from environments.readers.raw_files import (
+from sextant.environments.readers.raw_files import (
     check_data,
     find_ending,
     is_packed,
@@ -25,9 +25,9 @@ from environments.readers.raw_files import (
     read_lines,
     unpack_limit_error,
 )
-from tools.errors import DataError
-from tools.number_format import plural
-from tools.records import JsonObject
+from sextant.tools.errors import DataError
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonObject
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column

@@ -20,15 +20,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.base import Grades, Qrels
-from environments.readers import document_ids, raw_files
-from environments.readers import files as tables
-from tools import files as disk
-from tools.corpus import FORMAT, Corpus, open_or_store
-from tools.errors import DataError
-from tools.interrupts import check_interrupts
-from tools.records import Document
-from tools.text import is_blank
+from sextant.environments.base import Grades, Qrels
+from sextant.environments.readers import document_ids, raw_files
+from sextant.environments.readers import files as tables
+from sextant.tools import files as disk
+from sextant.tools.corpus import FORMAT, Corpus, open_or_store
+from sextant.tools.errors import DataError
+from sextant.tools.interrupts import check_interrupts
+from sextant.tools.records import Document
+from sextant.tools.text import is_blank
 
 # Characters of documents from which on a corpus is stored: about a quarter of a second of reading
 LARGE = 8_000_000

@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from environments.folders import list_folder
-from environments.readers import files as tables
-from environments.readers import raw_files
-from tools.errors import DataError
+from sextant.environments.folders import list_folder
+from sextant.environments.readers import files as tables
+from sextant.environments.readers import raw_files
+from sextant.tools.errors import DataError
 
 WORDS = {
     "documents": ("corpus", "documents", "docs", "collection", "passages"),

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
-from environments.readers import files as tables
-from environments.readers import raw_files
-from tools.errors import DataError
+from sextant.environments.readers import files as tables
+from sextant.environments.readers import raw_files
+from sextant.tools.errors import DataError
 
 # Tags of newswire that hold a headline or a text, as Anserini (TrecCollection) and Terrier index
 # them on TREC's disks 1 to 5. FBIS has <TI> in <H3>.

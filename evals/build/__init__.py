@@ -1,1 +1,5 @@
-"""Benchmarks made from a corpus: stages, checks, human review and release (`python -m evals.build`)."""
+"""Benchmarks made from a corpus: stages, checks, human review and release (`sextant build`)."""
+
+import sextant
+
+sextant.use_full_name(__name__)

@@ -1,4 +1,4 @@
-"""Make a benchmark of a corpus: `python -m evals.build new FOLDER --recipe latent --corpus FILE`,
+"""Make a benchmark of a corpus: `sextant build new FOLDER --recipe latent --corpus FILE`,
 then `run FOLDER`.
 
 Answers of a model are kept stage by stage, so `run` goes on from its end; docs/guide/build.md
@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from evals.running.request import SharedRequest
-from tools import cli_options, plugins
-from tools.cli import (
+from sextant.evals.running.request import SharedRequest
+from sextant.tools import cli_options, plugins
+from sextant.tools.cli import (
     Command,
     CommandParser,
     add_json_option,
@@ -23,11 +23,11 @@ from tools.cli import (
     print_result,
     run_and_leave,
 )
-from tools.errors import UsageError
-from tools.plugins import list_names
-from tools.result_table import DefinitionList, show
-from tools.terminal import first_sentence
-from tools.waiting import announced
+from sextant.tools.errors import UsageError
+from sextant.tools.plugins import list_names
+from sextant.tools.result_table import DefinitionList, show
+from sextant.tools.terminal import first_sentence
+from sextant.tools.waiting import announced
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {
@@ -42,16 +42,19 @@ _WITHOUT = {
     "parameters",
     "k",
 }
-_BLANK = {"program": "programs.build_stages.stage_program:StageProgram", "task": "build"}
+_BLANK = {"program": "sextant.programs.build_stages.stage_program:StageProgram", "task": "build"}
 # Commands with a file of their own: what is there has `add_options(parser)` and `command(arguments)`
 _ELSEWHERE = {
     "review": (
-        "evals.build.human_review",
+        "sextant.evals.build.human_review",
         "write a page on which people judge, or take in their answers",
     ),
-    "check": ("evals.build.checks", "check a finished benchmark, and say how far to trust it"),
+    "check": (
+        "sextant.evals.build.checks",
+        "check a finished benchmark, and say how far to trust it",
+    ),
     "contamination": (
-        "evals.build.contamination",
+        "sextant.evals.build.contamination",
         "say what share of a task a model knows by heart",
     ),
 }
@@ -77,9 +80,7 @@ class _LateParser(CommandParser):
 
 def parser() -> CommandParser:
     """Return the command line."""
-    command_line = CommandParser(
-        prog="python -m evals.build", description="Make a benchmark of a corpus."
-    )
+    command_line = CommandParser(prog="sextant build", description="Make a benchmark of a corpus.")
     commands = command_line.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=_LateParser
     )
@@ -95,7 +96,7 @@ def parser() -> CommandParser:
         "--recipe",
         required=True,
         metavar="NAME",
-        help="a name of python -m evals.build list, FILE.py:NAME or package.module:NAME",
+        help="a name of sextant build list, FILE.py:NAME or package.module:NAME",
     )
     writing.add_argument(
         "--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME"
@@ -163,7 +164,7 @@ def list_recipes(arguments: argparse.Namespace) -> int:
     """Print every recipe, with its purpose, and those of installed packages."""
     items = []
     with announced("loading recipes"):
-        from evals.build.recipe import RECIPES  # not for --help
+        from sextant.evals.build.recipe import RECIPES  # not for --help
 
         for name, package in list_names(RECIPES, plugins.RECIPES).items():
             purpose = package
@@ -178,7 +179,7 @@ def list_recipes(arguments: argparse.Namespace) -> int:
 def new(arguments: argparse.Namespace) -> int:
     """Write recipe.toml into a folder that has none."""
     with announced("loading recipes"):
-        from evals.build import recipe  # not for --help
+        from sextant.evals.build import recipe  # not for --help
 
         recipe_class = recipe.load_recipe_class(arguments.recipe)
     path = arguments.folder / recipe.FILE
@@ -192,7 +193,7 @@ def new(arguments: argparse.Namespace) -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     text = recipe.write_toml(recipe.portable_name(arguments.recipe), settings)
     path.write_text(text, encoding="utf-8")
-    command = f"python -m evals.build run {shlex.quote(str(arguments.folder))} --dry-run"
+    command = f"sextant build run {shlex.quote(str(arguments.folder))} --dry-run"
     print_command(f"{path}: edit it, then", command)
     return 0
 
@@ -200,7 +201,7 @@ def new(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Run a build, or estimate it; print the funnel."""
     with announced("loading libraries"):
-        from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
+        from sextant.evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     models = dict[str, str]()  # by role or stage; "" is all others
     for text in arguments.lm:
@@ -231,7 +232,7 @@ def run(arguments: argparse.Namespace) -> int:
 def status(arguments: argparse.Namespace) -> int:
     """Print how far a build is."""
     with announced("loading libraries"):
-        from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
+        from sextant.evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     result = running.report_status(arguments.folder)
     print_result(result, running.render_build, as_json=arguments.json)

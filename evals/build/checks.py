@@ -1,7 +1,7 @@
 """How far a finished benchmark can be trusted: figures about its queries, judgements and texts,
 each next to a bound.
 
-    python -m evals.build check FOLDER_OR_TASK --retrievers dense --lm MODEL
+    sextant build check FOLDER_OR_TASK --retrievers dense --lm MODEL
 
 evals/build/release.py has the rules that must hold; a figure here is worth a look, and breaks nothing.
 Searches and a verifier's answers are ordinary runs: the same command goes on with them.
@@ -28,18 +28,18 @@ from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
-from environments import task_card
-from environments.base import POOLED, EmptySplit, Environment, Grades
-from evals.build import condition_ladders, pool_comparison, recipe, release
-from evals.build.pipeline import stable_order
-from evals.judging import llm_judge
-from evals.run_descriptions import describe_task, model_name
-from evals.running import cost_estimate, evaluate
-from evals.running.request import Request
-from evals.running.resolve import check_prices
-from evals.scoring import scored_run
-from evals.scoring.metrics import measure_unjudged
-from evals.scoring.statistics import (
+from sextant.environments import task_card
+from sextant.environments.base import POOLED, EmptySplit, Environment, Grades
+from sextant.evals.build import condition_ladders, pool_comparison, recipe, release
+from sextant.evals.build.pipeline import stable_order
+from sextant.evals.judging import llm_judge
+from sextant.evals.run_descriptions import describe_task, model_name
+from sextant.evals.running import cost_estimate, evaluate
+from sextant.evals.running.request import Request
+from sextant.evals.running.resolve import check_prices
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.metrics import measure_unjudged
+from sextant.evals.scoring.statistics import (
     ALPHA,
     Interval,
     PairedTest,
@@ -47,20 +47,20 @@ from evals.scoring.statistics import (
     run_tests,
     subtract_columns,
 )
-from evals.scoring.text_similarity import compare
-from programs import FLOOR, VERIFIER
-from programs.llm_tasks.relevance_judge import HIGHEST
-from tools import cli_options, retrievers
-from tools.cli import add_json_option, print_result
-from tools.errors import DataError, UnknownName, UsageError
-from tools.files import sextant_home
-from tools.models.model_spec import check_key
-from tools.number_format import number, plural, queries
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import ResultTable, render_terminal
-from tools.retrievers.expressions import Expressions
-from tools.text import sentences
-from tools.waiting import announced
+from sextant.evals.scoring.text_similarity import compare
+from sextant.programs import FLOOR, VERIFIER
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST
+from sextant.tools import cli_options, retrievers
+from sextant.tools.cli import add_json_option, print_result
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.files import sextant_home
+from sextant.tools.models.model_spec import check_key
+from sextant.tools.number_format import number, plural, queries
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.retrievers.expressions import Expressions
+from sextant.tools.text import sentences
+from sextant.tools.waiting import announced
 
 NDCG = "nDCG@10"
 WIN = "Win"
@@ -596,7 +596,9 @@ def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
     """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
     if subject.compares:
         return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
-    request = replace(subject.request, program="programs.llm_tasks.relevance_judge:Judge", lm=spec)
+    request = replace(
+        subject.request, program="sextant.programs.llm_tasks.relevance_judge:Judge", lm=spec
+    )
     runs = [run.path for run in subject.searches.values()]
     agreement = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
     return CheckFigure(
@@ -724,7 +726,7 @@ def command(arguments: Any) -> int:
     folder = path.parent if path.name == release.RELEASE else path
     built = (folder / release.RELEASE).is_dir()
     if (path / recipe.FILE).exists() and not built:
-        raise UsageError(f"{path} has no release yet; python -m evals.build run {path}")
+        raise UsageError(f"{path} has no release yet; sextant build run {path}")
     task = str(folder / release.RELEASE) if built else arguments.place
     runs = arguments.runs
     if built and runs == Path("runs"):

@@ -1,7 +1,7 @@
 """Records of documents that meet ever fewer conditions, MultiConIR's or the user's: their
 defects, and padding.
 
-Sentences are told apart by `tools.text.sentences`; a sentence with an abbreviation in it may count
+Sentences are told apart by `sextant.tools.text.sentences`; a sentence with an abbreviation in it may count
 as two. The recipe that makes them is in recipes/conditions.py.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import NamedTuple
 
-from environments.base import Environment
-from tools.text import sentences
+from sextant.environments.base import Environment
+from sextant.tools.text import sentences
 
 _LEADING = re.compile(r"(?<!\S)\(?\d{1,2}[.):](?=\s)")  # what numbers the conditions of a list
 # What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et

@@ -1,7 +1,7 @@
 """The part of a task that a model knows by heart, after BIRCO (section 3.3, appendix I), and the
 task without it.
 
-    python -m evals.build contamination --task whatsthatbook --lm MODEL --out FOLDER
+    sextant build contamination --task whatsthatbook --lm MODEL --out FOLDER
 
 programs/closed_book.py guesses the target of a query, without the corpus. The kind of guess decides
 what counts as known:
@@ -23,31 +23,31 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from evals import run_folder
-from evals.build import checks, human_review, release
-from evals.build.pipeline import stable_order
-from evals.build.types import Benchmark
-from evals.run_descriptions import describe_task, model_name
-from evals.running import cost_estimate, evaluate
-from evals.running.model_stage import ModelStage
-from evals.running.request import Request, SharedRequest, hash_input_files
-from evals.running.resolve import check_prices
-from evals.scoring.scored_run import JUDGED
-from programs.base import Program
-from programs.closed_book import ClosedBook, longest_run
-from programs.llm_tasks.relevance_judge import HIGHEST, Judge
-from tools import cli_options, retrievers
-from tools.cli import add_json_option, positive, print_result
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.files import InputFilePath, sextant_home
-from tools.models.model_spec import check_key
-from tools.number_format import plural, queries
-from tools.records import Document, Hit, JsonMapping, JsonObject, Query, Submission
-from tools.result_table import ResultTable, render_terminal
-from tools.retrievers.base import NullRetriever, Search
-from tools.session import Toolbox
-from tools.text import tokens
+from sextant.evals import run_folder
+from sextant.evals.build import checks, human_review, release
+from sextant.evals.build.pipeline import stable_order
+from sextant.evals.build.types import Benchmark
+from sextant.evals.run_descriptions import describe_task, model_name
+from sextant.evals.running import cost_estimate, evaluate
+from sextant.evals.running.model_stage import ModelStage
+from sextant.evals.running.request import Request, SharedRequest, hash_input_files
+from sextant.evals.running.resolve import check_prices
+from sextant.evals.scoring.scored_run import JUDGED
+from sextant.programs.base import Program
+from sextant.programs.closed_book import ClosedBook, longest_run
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
+from sextant.tools import cli_options, retrievers
+from sextant.tools.cli import add_json_option, positive, print_result
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError
+from sextant.tools.files import InputFilePath, sextant_home
+from sextant.tools.models.model_spec import check_key
+from sextant.tools.number_format import plural, queries
+from sextant.tools.records import Document, Hit, JsonMapping, JsonObject, Query, Submission
+from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.retrievers.base import NullRetriever, Search
+from sextant.tools.session import Toolbox
+from sextant.tools.text import tokens
 
 # What is guessed -> the target of the program (programs/closed_book.py), and what it is told that a
 # document is; {} is the task's own word for it.
@@ -481,7 +481,7 @@ def command(arguments: Any) -> int:
     """Have the model guess, compare, write, print; exit code 7 if some guesses could not be used."""
     if arguments.out and arguments.sample:
         raise UsageError("--sample only measures; leave it out to write the task")
-    fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}
+    fixed = {"program": "sextant.programs.closed_book:ClosedBook", "split": "all"}
     request = cli_options.from_options(Request, vars(arguments) | fixed)
     judges = [arguments.judge] if arguments.judge else []
     check_prices(

@@ -22,17 +22,17 @@ from typing import Annotated, Any, NamedTuple, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from evals import web_page
-from evals.formats.export_run import compact
-from evals.run_folder import check_output
-from evals.scoring.agreement import agree
-from evals.scoring.statistics import Interval
-from tools import files, schemas
-from tools.cli import CommandParser, print_stderr, print_stdout
-from tools.errors import DataError, UsageError
-from tools.number_format import number, plural
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import ResultTable, render_terminal, show
+from sextant.evals import web_page
+from sextant.evals.formats.export_run import compact
+from sextant.evals.run_folder import check_output
+from sextant.evals.scoring.agreement import agree
+from sextant.evals.scoring.statistics import Interval
+from sextant.tools import files, schemas
+from sextant.tools.cli import CommandParser, print_stderr, print_stdout
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.number_format import number, plural
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import ResultTable, render_terminal, show
 
 Value = (
     str | list[str]
@@ -203,7 +203,7 @@ def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
         name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})
     }:
         return offered
-    raise UsageError(f"{folder} has nothing to be judged; python -m evals.build run offers it")
+    raise UsageError(f"{folder} has nothing to be judged; sextant build run offers it")
 
 
 def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]:

@@ -17,28 +17,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TextIO
 
-import environments
-from environments.base import Environment
-from environments.chunking import LIMIT, bert_tokens, chunks, sections
-from environments.folders import Listing
-from environments.readers import collections, obliq_layout
-from environments.readers import documents as sources
-from environments.readers import files as tables
-from environments.readers.documents.markup import XmlPaths
-from environments.readers.documents.pages import need
-from environments.readers.documents.readers import Limits
-from evals.build import text_cleaning as cleaning
-from evals.build.row_joining import JoinColumns, Row, join_rows
-from evals.build.text_cleaning import CleanSettings, clean_text, compile_pattern
-from evals.build.types import BuildSource
-from tools import files as disk
-from tools.code_digest import collect_sources
-from tools.corpus import Corpus, StoredCorpus, digest_text, store
-from tools.errors import DataError, UsageError
-from tools.interrupts import check_interrupts
-from tools.number_format import plural
-from tools.records import Document
-from tools.text import message_text
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.environments.chunking import LIMIT, bert_tokens, chunks, sections
+from sextant.environments.folders import Listing
+from sextant.environments.readers import collections, obliq_layout
+from sextant.environments.readers import documents as sources
+from sextant.environments.readers import files as tables
+from sextant.environments.readers.documents.markup import XmlPaths
+from sextant.environments.readers.documents.pages import need
+from sextant.environments.readers.documents.readers import Limits
+from sextant.evals.build import text_cleaning as cleaning
+from sextant.evals.build.row_joining import JoinColumns, Row, join_rows
+from sextant.evals.build.text_cleaning import CleanSettings, clean_text, compile_pattern
+from sextant.evals.build.types import BuildSource
+from sextant.tools import files as disk
+from sextant.tools.code_digest import collect_sources
+from sextant.tools.corpus import Corpus, StoredCorpus, digest_text, store
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.interrupts import check_interrupts
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document
+from sextant.tools.text import message_text
 
 Cut = Literal["", "turns", "snippets", "chunks", "sections"]
 TASK = "task:"

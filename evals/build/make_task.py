@@ -1,5 +1,5 @@
 """A task from documents in any form that a build reads, with queries and judgements of one's own:
-`python -m environments make FOLDER --corpus FILES --queries FILE --qrels FILE`.
+`sextant tasks make FOLDER --corpus FILES --queries FILE --qrels FILE`.
 
 Nothing is cut or cleaned. What is left out is named, and the folder is there once it is whole.
 """
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from environments import custom
-from environments.readers.raw_files import find_ending
-from evals.build.ingest import CorpusSettings, CutSettings, ingest
-from evals.build.text_cleaning import CleanSettings
-from evals.build.types import read_dropped
-from tools import files
-from tools.errors import DataError, UsageError
-from tools.records import Document
+from sextant.environments import custom
+from sextant.environments.readers.raw_files import find_ending
+from sextant.evals.build.ingest import CorpusSettings, CutSettings, ingest
+from sextant.evals.build.text_cleaning import CleanSettings
+from sextant.evals.build.types import read_dropped
+from sextant.tools import files
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.records import Document
 
 
 def make_task(

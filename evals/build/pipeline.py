@@ -17,24 +17,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
-from environments.base import GENERIC
-from evals import run_folder
-from evals.build import human_review as review
-from evals.build import release
-from evals.build.human_review import Item
-from evals.build.types import Benchmark, BuildSource, StageInput
-from evals.running.evaluate import make_resources
-from evals.running.model_stage import ModelStage, digest
-from evals.running.request import SharedRequest
-from evals.running.runner import QueryHooks
-from programs.build_stages import STAGES
-from programs.build_stages.stage_program import StageProgram
-from tools import code_digest, files, retrievers
-from tools.cli import Progress, print_stderr
-from tools.corpus import Corpus, indexed_text
-from tools.errors import DataError
-from tools.models.storage.cassette import Cassette
-from tools.records import (
+from sextant.environments.base import GENERIC
+from sextant.evals import run_folder
+from sextant.evals.build import human_review as review
+from sextant.evals.build import release
+from sextant.evals.build.human_review import Item
+from sextant.evals.build.types import Benchmark, BuildSource, StageInput
+from sextant.evals.running.evaluate import make_resources
+from sextant.evals.running.model_stage import ModelStage, digest
+from sextant.evals.running.request import SharedRequest
+from sextant.evals.running.runner import QueryHooks
+from sextant.programs.build_stages import STAGES
+from sextant.programs.build_stages.stage_program import StageProgram
+from sextant.tools import code_digest, files, retrievers
+from sextant.tools.cli import Progress, print_stderr
+from sextant.tools.corpus import Corpus, indexed_text
+from sextant.tools.errors import DataError
+from sextant.tools.models.storage.cassette import Cassette
+from sextant.tools.records import (
     Document,
     JsonMapping,
     JsonObject,
@@ -43,10 +43,10 @@ from tools.records import (
     usage_from_json,
     usage_json,
 )
-from tools.retrievers.base import NullRetriever, Retriever
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
-from tools.text import TermStatistics
+from sextant.tools.retrievers.base import NullRetriever, Retriever
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
+from sextant.tools.text import TermStatistics
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """A benchmark's pools, made again from all of its documents and compared with the released pools.
 
-    python -m evals.build check birco/relic --pools --retrievers dense
+    sextant build check birco/relic --pools --retrievers dense
 
 Nothing asks a model. evals/build/recipes/pool.py makes the pools.
 """
@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from environments.base import Environment
-from evals.build.recipes.pool import find_own, list_triplets, make_pools, relevant_ids
-from evals.papers import dataset_statistics
-from evals.run_descriptions import describe_task
-from evals.scoring.metrics import Ranking, compute
-from tools.errors import UsageError
-from tools.number_format import number, queries
-from tools.records import JsonMapping, JsonObject, Query
-from tools.result_table import ResultTable, render_terminal
-from tools.retrievers.base import Retriever, Search
+from sextant.environments.base import Environment
+from sextant.evals.build.recipes.pool import find_own, list_triplets, make_pools, relevant_ids
+from sextant.evals.papers import dataset_statistics
+from sextant.evals.run_descriptions import describe_task
+from sextant.evals.scoring.metrics import Ranking, compute
+from sextant.tools.errors import UsageError
+from sextant.tools.number_format import number, queries
+from sextant.tools.records import JsonMapping, JsonObject, Query
+from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.retrievers.base import Retriever, Search
 
 # Metrics of BIRCO's Table 9, and the documents that they see.
 REFERENCE = ("nDCG@10", "R@5")

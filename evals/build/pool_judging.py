@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from environments.base import Grades, Qrels
-from evals.build.human_review import Item
-from evals.build.pipeline import BuildPipeline, overlapping_slices
-from evals.build.types import StageInput
-from evals.judging.llm_judge import EXAMPLES
-from evals.running.model_stage import digest
-from programs.llm_tasks.relevance_judge import HIGHEST, RULES
-from tools.records import Query
+from sextant.environments.base import Grades, Qrels
+from sextant.evals.build.human_review import Item
+from sextant.evals.build.pipeline import BuildPipeline, overlapping_slices
+from sextant.evals.build.types import StageInput
+from sextant.evals.judging.llm_judge import EXAMPLES
+from sextant.evals.running.model_stage import digest
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST, RULES
+from sextant.tools.records import Query
 
 SHOWN = 3  # relevant documents, and others, that people see beside a query
 # stage -> the sheet on which people grade the same

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slices
-from evals.build.types import StageInput
-from evals.running.model_stage import digest
-from evals.scoring.text_similarity import jaccard
-from tools.records import Query
-from tools.text import content_words, index_ngrams, longest_shared_ngrams, tokens
+from sextant.evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slices
+from sextant.evals.build.types import StageInput
+from sextant.evals.running.model_stage import digest
+from sextant.evals.scoring.text_similarity import jaccard
+from sextant.tools.records import Query
+from sextant.tools.text import content_words, index_ngrams, longest_shared_ngrams, tokens
 
 RUN = 4  # words in a row that a query and its answer may not share
 RARE = 0.01  # share of the documents under which a word of both gives the answer away

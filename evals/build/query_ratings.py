@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from environments.readers import collections
-from environments.readers import files as tables
-from tools.errors import DataError
+from sextant.environments.readers import collections
+from sextant.environments.readers import files as tables
+from sextant.tools.errors import DataError
 
 
 def read_ratings(file: Path, names: Iterable[str]) -> dict[str, dict[str, float]]:

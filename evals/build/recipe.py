@@ -15,22 +15,22 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
-from evals.build.ingest import CorpusSettings, CutSettings
-from evals.build.text_cleaning import CleanSettings
-from evals.build.types import Benchmark
-from tools import files, plugins, schemas
-from tools.errors import DataError, UnknownName, UsageError
-from tools.terminal import first_sentence
+from sextant.evals.build.ingest import CorpusSettings, CutSettings
+from sextant.evals.build.text_cleaning import CleanSettings
+from sextant.evals.build.types import Benchmark
+from sextant.tools import files, plugins, schemas
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.terminal import first_sentence
 
 FILE = "recipe.toml"
 # name -> the class of its settings; the user's own recipes come from files and entry points.
 RECIPES = {
-    "latent": "evals.build.recipes.latent:LatentRecipe",
-    "recollection": "evals.build.recipes.recollection:RecollectionRecipe",
-    "external": "evals.build.recipes.authorship:AuthorshipRecipe",
-    "adapt": "evals.build.recipes.adapt:AdaptRecipe",
-    "conditions": "evals.build.recipes.conditions:ConditionsRecipe",
-    "pool": "evals.build.recipes.pool:PoolRecipe",
+    "latent": "sextant.evals.build.recipes.latent:LatentRecipe",
+    "recollection": "sextant.evals.build.recipes.recollection:RecollectionRecipe",
+    "external": "sextant.evals.build.recipes.authorship:AuthorshipRecipe",
+    "adapt": "sextant.evals.build.recipes.adapt:AdaptRecipe",
+    "conditions": "sextant.evals.build.recipes.conditions:ConditionsRecipe",
+    "pool": "sextant.evals.build.recipes.pool:PoolRecipe",
 }
 
 # name -> what differs from its paper, as docs/decisions/building.md has it at length.
@@ -118,7 +118,7 @@ def load_recipe_class(name: str) -> type[Recipe]:
         return recipe_class
     raise UsageError(
         f"{name} is no recipe: it takes a dataclass of settings that inherits "
-        "evals.build.recipe.Recipe"
+        "sextant.evals.build.recipe.Recipe"
     )
 
 
@@ -153,7 +153,7 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
     """
     path = folder / FILE
     if not path.exists():
-        remedy = f"python -m evals.build new {folder} --recipe NAME writes one"
+        remedy = f"sextant build new {folder} --recipe NAME writes one"
         raise UsageError(f"{folder} has no {FILE}; {remedy}")
     content = files.load_toml(path)
     name = str(content.pop("recipe", ""))

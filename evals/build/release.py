@@ -21,22 +21,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import environments
-from environments import base, custom, task_card
-from environments.base import DevSplit, EmptySplit, Environment, Grades, Qrels
-from environments.readers import files as tables
-from environments.readers import raw_files
-from evals.build import human_review
-from evals.build.types import Benchmark
-from evals.formats.hub import front_matter
-from tools import files as disk
-from tools import schemas
-from tools.corpus import Corpus, indexed_text
-from tools.errors import DataError
-from tools.number_format import plural
-from tools.records import JsonMapping, JsonObject, Query
-from tools.result_table import ResultTable
-from tools.text import ngrams, tokens
+from sextant import environments
+from sextant.environments import base, custom, task_card
+from sextant.environments.base import DevSplit, EmptySplit, Environment, Grades, Qrels
+from sextant.environments.readers import files as tables
+from sextant.environments.readers import raw_files
+from sextant.evals.build import human_review
+from sextant.evals.build.types import Benchmark
+from sextant.evals.formats.hub import front_matter
+from sextant.tools import files as disk
+from sextant.tools import schemas
+from sextant.tools.corpus import Corpus, indexed_text
+from sextant.tools.errors import DataError
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonMapping, JsonObject, Query
+from sextant.tools.result_table import ResultTable
+from sextant.tools.text import ngrams, tokens
 
 RELEASE = "release"
 PRIVATE = "solutions.jsonl"

@@ -12,9 +12,9 @@ statutes of the paragraphs that HousingQA has (section 3.1).
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from environments.readers import files as tables
-from tools.errors import DataError
-from tools.records import JsonMapping, JsonObject
+from sextant.environments.readers import files as tables
+from sextant.tools.errors import DataError
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Of Markdown
 DEEPEST = 6

@@ -9,22 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from evals import run_folder
-from evals.build import ingest, recipe, release
-from evals.build.pipeline import BuildPipeline, StageReached
-from evals.build.types import Benchmark, BuildSource, read_dropped
-from evals.running.request import SharedRequest
-from evals.running.resolve import check_prices
-from evals.studies.run_cells import FIGURES
-from programs.build_stages import STAGES
-from programs.build_stages.stage_program import Role
-from tools import files, plugins, retrievers
-from tools.cli import print_stderr
-from tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
-from tools.models.model_spec import check_key, price_is_known
-from tools.number_format import number
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import CommandLine, ResultTable, render_terminal
+from sextant.evals import run_folder
+from sextant.evals.build import ingest, recipe, release
+from sextant.evals.build.pipeline import BuildPipeline, StageReached
+from sextant.evals.build.types import Benchmark, BuildSource, read_dropped
+from sextant.evals.running.request import SharedRequest
+from sextant.evals.running.resolve import check_prices
+from sextant.evals.studies.run_cells import FIGURES
+from sextant.programs.build_stages import STAGES
+from sextant.programs.build_stages.stage_program import Role
+from sextant.tools import files, plugins, retrievers
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
+from sextant.tools.models.model_spec import check_key, price_is_known
+from sextant.tools.number_format import number
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import CommandLine, ResultTable, render_terminal
 
 ROLES = get_args(Role)
 INGEST = "ingest"  # the first stage, which asks no model
@@ -201,9 +201,7 @@ def read_status(folder: Path) -> Result:
     try:
         funnel = json.loads((folder / "funnel.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(
-            f"nothing was built in {folder} yet; python -m evals.build run {folder}"
-        ) from None
+        raise UsageError(f"nothing was built in {folder} yet; sextant build run {folder}") from None
     release_folder = folder / release.RELEASE
     return {
         "folder": str(folder),
@@ -250,7 +248,7 @@ def render_build(result: Result) -> str:
     if result["release"]:
         lines.append(f"release: {result['release']}")
         task = shlex.quote(result["release"])
-        command = f"python -m evals.run --task {task} --program multihop"
+        command = f"sextant run --task {task} --program multihop"
         lines.append(CommandLine("run it:", command))
     return render_terminal(lines)
 

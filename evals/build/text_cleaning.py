@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from rensa import RMinHash, RMinHashLSH
 
-from environments.readers.files import abbreviate
-from tools.corpus import Corpus, digest_text
-from tools.errors import DataError, UsageError
-from tools.interrupts import check_interrupts
-from tools.number_format import plural
-from tools.records import Document
-from tools.text import injection_kind, tokens
+from sextant.environments.readers.files import abbreviate
+from sextant.tools.corpus import Corpus, digest_text
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.interrupts import check_interrupts
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document
+from sextant.tools.text import injection_kind, tokens
 
 # documents, evenly spread, whose lines are counted: a share of 5 % is then known to 0.3 %
 _SAMPLE = 20_000

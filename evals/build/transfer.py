@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from environments.base import Comparison, Environment
-from evals.build.ingest import digest_id, origin_of
-from evals.build.pipeline import BuildPipeline
-from tools.records import Query
+from sextant.environments.base import Comparison, Environment
+from sextant.evals.build.ingest import digest_id, origin_of
+from sextant.evals.build.pipeline import BuildPipeline
+from sextant.tools.records import Query
 
 Carry = Callable[
     [str], Collection[str]

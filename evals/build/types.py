@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.base import Comparison, Qrels
-from tools import files
-from tools.corpus import Corpus
-from tools.records import JsonMapping, Query
+from sextant.environments.base import Comparison, Qrels
+from sextant.tools import files
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import JsonMapping, Query
 
 
 class BuildSource(NamedTuple):

@@ -8,12 +8,15 @@ Names only; importing this loads no format.
 # the reader of the result. A format of a user's own is the same function in a file or an installed
 # package (docs/guide/extend.md).
 FOLDERS = {
-    "trec": "evals.formats.trec:write",
-    "atif": "evals.formats.atif:write",
-    "openinference": "evals.formats.openinference:write",
-    "hub": "evals.formats.hub:write",
+    "trec": "sextant.evals.formats.trec:write",
+    "atif": "sextant.evals.formats.atif:write",
+    "openinference": "sextant.evals.formats.openinference:write",
+    "hub": "sextant.evals.formats.hub:write",
     # The only format whose source is None.
-    "schemas": "evals.run_schemas:write_schemas",
+    "schemas": "sextant.evals.run_schemas:write_schemas",
 }
 # The same for a service instead of a folder: a function write(source, address, *, force).
-SERVICES = {"mlflow": "evals.formats.mlflow:write", "otlp": "evals.formats.openinference:post"}
+SERVICES = {
+    "mlflow": "sextant.evals.formats.mlflow:write",
+    "otlp": "sextant.evals.formats.openinference:post",
+}

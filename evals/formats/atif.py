@@ -27,13 +27,21 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
-from tools import schemas
-from tools.corpus import Corpus
-from tools.files import sha256
-from tools.records import JsonMapping, JsonObject, Step, Usage, total, usage_from_json, usage_json
-from tools.schemas import Amount, Count
-from tools.text import message_text
+from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
+from sextant.tools import schemas
+from sextant.tools.corpus import Corpus
+from sextant.tools.files import sha256
+from sextant.tools.records import (
+    JsonMapping,
+    JsonObject,
+    Step,
+    Usage,
+    total,
+    usage_from_json,
+    usage_json,
+)
+from sextant.tools.schemas import Amount, Count
+from sextant.tools.text import message_text
 
 VERSION = "ATIF-v1.7"
 _WORDLESS = ("stop", "shorten", "salvage")  # steps of ours without a call of a tool

@@ -10,13 +10,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import environments
-from environments.birco import TASKS, unpickle
-from evals.formats.import_run import import_run, say_of, slugify
-from evals.published.sections import find
-from evals.scoring.score_run import trec_lines
-from tools import files as disk
-from tools.errors import DataError, UsageError
+from sextant import environments
+from sextant.environments.birco import TASKS, unpickle
+from sextant.evals.formats.import_run import import_run, say_of, slugify
+from sextant.evals.published.sections import find
+from sextant.evals.scoring.score_run import trec_lines
+from sextant.tools import files as disk
+from sextant.tools.errors import DataError, UsageError
 
 # The systems that are no prompted language model, as files are named -> as Table 7 names them.
 _OTHER_SYSTEMS = {

@@ -17,15 +17,15 @@ from typing import Any
 
 import orjson
 
-from environments.opaque_ids import reveal
-from evals.run_folder import Outcome, check_file, load_environment
-from evals.scoring.scored_run import ScoredRun, read_scored_run
-from tools import files as disk
-from tools import schemas
-from tools.errors import DataError, UnknownName, UsageError
-from tools.models.storage.request_store import read_call
-from tools.models.storage.response_cache import NAME
-from tools.records import JsonMapping, JsonObject, Step, Usage, usage_from_json
+from sextant.environments.opaque_ids import reveal
+from sextant.evals.run_folder import Outcome, check_file, load_environment
+from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
+from sextant.tools import files as disk
+from sextant.tools import schemas
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.models.storage.request_store import read_call
+from sextant.tools.models.storage.response_cache import NAME
+from sextant.tools.records import JsonMapping, JsonObject, Step, Usage, usage_from_json
 
 MANIFEST = "export.json"
 
@@ -155,7 +155,7 @@ def select(
     try:
         check_file(path / "run.trec", run.scores)
     except ValueError as error:
-        raise DataError(f"{path}: {error}; python -m evals.score {path} makes it again") from None
+        raise DataError(f"{path}: {error}; sextant score {path} makes it again") from None
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
     chosen = (

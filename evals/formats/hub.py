@@ -15,13 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import environments
-from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
-from evals.scoring.scored_run import USED
-from tools.errors import UnknownName
-from tools.number_format import number, queries
-from tools.records import JsonObject, Step
-from tools.result_table import ResultTable
+from sextant import environments
+from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
+from sextant.evals.scoring.scored_run import USED
+from sextant.tools.errors import UnknownName
+from sextant.tools.number_format import number, queries
+from sextant.tools.records import JsonObject, Step
+from sextant.tools.result_table import ResultTable
 
 # Queries in a row group, which is held in memory at once.
 ROWS = 64

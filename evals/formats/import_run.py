@@ -18,19 +18,19 @@ from typing import NotRequired, get_args
 
 from typing_extensions import TypedDict
 
-from environments.base import Environment
-from environments.opaque_ids import conceal
-from environments.readers import document_ids, raw_files
-from evals import run_folder
-from evals.formats import atif
-from evals.formats.trec import RunFile
-from evals.running.identity import data_origin
-from evals.scoring.score_run import score
-from tools import files, schemas
-from tools.errors import DataError
-from tools.interrupts import start_thread
-from tools.number_format import plural
-from tools.records import (
+from sextant.environments.base import Environment
+from sextant.environments.opaque_ids import conceal
+from sextant.environments.readers import document_ids, raw_files
+from sextant.evals import run_folder
+from sextant.evals.formats import atif
+from sextant.evals.formats.trec import RunFile
+from sextant.evals.running.identity import data_origin
+from sextant.evals.scoring.score_run import score
+from sextant.tools import files, schemas
+from sextant.tools.errors import DataError
+from sextant.tools.interrupts import start_thread
+from sextant.tools.number_format import plural
+from sextant.tools.records import (
     JsonMapping,
     JsonObject,
     Query,
@@ -43,7 +43,7 @@ from tools.records import (
     usage_from_json,
     usage_json,
 )
-from tools.schemas import Amount, Count, Number, StepFields
+from sextant.tools.schemas import Amount, Count, Number, StepFields
 
 UNKNOWN = "unknown"
 TOOLS = get_args(Tool)

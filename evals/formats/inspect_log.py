@@ -7,10 +7,10 @@ json` write as JSON.
 from pathlib import Path
 from typing import NamedTuple
 
-from evals.scoring.score_run import trec_lines
-from tools import files, schemas
-from tools.errors import DataError
-from tools.records import JsonObject
+from sextant.evals.scoring.score_run import trec_lines
+from sextant.tools import files, schemas
+from sextant.tools.errors import DataError
+from sextant.tools.records import JsonObject
 
 # Bytes of a log that are read at most.
 MAX_BYTES = 1 << 30

@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from evals.formats.export_run import ExportedRun
-from tools import files
-from tools.errors import DataError, UsageError
-from tools.installation import explain_missing
+from sextant.evals.formats.export_run import ExportedRun
+from sextant.tools import files
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.installation import explain_missing
 
 # The tag by which a run is found again.
 KEY = "sextant.run"

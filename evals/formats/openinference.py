@@ -32,11 +32,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
-from evals.formats.export_run import ExportedQuery, ExportedRun, compact
-from tools.errors import DataError, UsageError
-from tools.installation import explain_missing
-from tools.records import JsonMapping, JsonObject, Step, Usage, usage_json
-from tools.text import encodable, message_text
+from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.installation import explain_missing
+from sextant.tools.records import JsonMapping, JsonObject, Step, Usage, usage_json
+from sextant.tools.text import encodable, message_text
 
 # All other steps are CHAIN.
 _KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}

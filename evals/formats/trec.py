@@ -21,14 +21,14 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.base import Environment
-from environments.readers import document_ids, raw_files
-from evals.formats.export_run import ExportedRun
-from evals.formats.trec_columns import parse_score, read_columns
-from evals.run_folder import InvalidRanking, check_ranking
-from evals.scoring.score_run import encode_trec_id, trec_lines
-from tools.errors import DataError
-from tools.number_format import plural, queries
+from sextant.environments.base import Environment
+from sextant.environments.readers import document_ids, raw_files
+from sextant.evals.formats.export_run import ExportedRun
+from sextant.evals.formats.trec_columns import parse_score, read_columns
+from sextant.evals.run_folder import InvalidRanking, check_ranking
+from sextant.evals.scoring.score_run import encode_trec_id, trec_lines
+from sextant.tools.errors import DataError
+from sextant.tools.number_format import plural, queries
 
 _COLUMNS = "query, Q0, document, rank, score, tag"
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.readers import raw_files
-from tools.interrupts import start_thread
+from sextant.environments.readers import raw_files
+from sextant.tools.interrupts import start_thread
 
 _BLANKS = bytes.maketrans(b"\t\v\f\r", b"    ")
 _BESIDE_TABS = (b" ", b"\v", b"\f", b"\r")

@@ -20,28 +20,28 @@ from typing import NamedTuple
 
 from scipy.stats import kendalltau
 
-import environments
-from environments.base import Environment, Grades, Judgements
-from evals import run_folder
-from evals.judging.judge_correction import draw_true_grades, interval_of, measure_judge
-from evals.run_descriptions import describe_task
-from evals.run_folder import load_environment
-from evals.running import cost_estimate
-from evals.running.model_stage import OF_RUNS, ModelStage, digest
-from evals.running.request import SharedRequest, parse_parameters
-from evals.scoring import scored_run
-from evals.scoring.agreement import agree
-from evals.scoring.metrics import collapse_to_units, is_pairwise, measure_unjudged
-from programs.compiled import read as read_compiled
-from programs.deviations import describe_judging
-from programs.llm_tasks.relevance_judge import HIGHEST, Judge
-from tools.cli import print_stderr
-from tools.errors import SextantError, UsageError
-from tools.number_format import choose_verb, number, plural
-from tools.records import JsonMapping, JsonObject, Query, total, usage_from_json, usage_json
-from tools.result_table import ResultTable, render_terminal
-from tools.retrievers.base import NullRetriever
-from tools.session import Toolbox
+from sextant import environments
+from sextant.environments.base import Environment, Grades, Judgements
+from sextant.evals import run_folder
+from sextant.evals.judging.judge_correction import draw_true_grades, interval_of, measure_judge
+from sextant.evals.run_descriptions import describe_task
+from sextant.evals.run_folder import load_environment
+from sextant.evals.running import cost_estimate
+from sextant.evals.running.model_stage import OF_RUNS, ModelStage, digest
+from sextant.evals.running.request import SharedRequest, parse_parameters
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.agreement import agree
+from sextant.evals.scoring.metrics import collapse_to_units, is_pairwise, measure_unjudged
+from sextant.programs.compiled import read as read_compiled
+from sextant.programs.deviations import describe_judging
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import SextantError, UsageError
+from sextant.tools.number_format import choose_verb, number, plural
+from sextant.tools.records import JsonMapping, JsonObject, Query, total, usage_from_json, usage_json
+from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.retrievers.base import NullRetriever
+from sextant.tools.session import Toolbox
 
 CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected
 BATCH = 20  # documents of a query that are judged together

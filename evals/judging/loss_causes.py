@@ -1,5 +1,5 @@
 """Have a model name the causes of lost documents, for a sample of each run's failures:
-evals.behaviour --name-failures.
+sextant.evals.behaviour --name-failures.
 
 The kinds of failure that are counted without a model stay as they are. The model's answers are a
 stage (evals/running/model_stage.py) in a folder judged-causes-DIGEST next to the first run; RUN.json
@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from evals import run_folder
-from evals.run_folder import load_environment
-from evals.running import cost_estimate
-from evals.running.model_stage import OF_RUNS, ModelStage, digest
-from evals.running.request import SharedRequest
-from evals.scoring import scored_run
-from evals.scoring.behaviour import (
+from sextant.evals import run_folder
+from sextant.evals.run_folder import load_environment
+from sextant.evals.running import cost_estimate
+from sextant.evals.running.model_stage import OF_RUNS, ModelStage, digest
+from sextant.evals.running.request import SharedRequest
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.behaviour import (
     KINDS,
     NAMED,
     Result,
@@ -28,12 +28,12 @@ from evals.scoring.behaviour import (
     observe_run,
     read_same_queries,
 )
-from evals.scoring.system_names import name_systems
-from programs.llm_tasks.loss_explainer import CAUSES, Explainer
-from tools.number_format import plural
-from tools.result_table import ResultTable, render_terminal
-from tools.retrievers.base import NullRetriever
-from tools.session import Toolbox
+from sextant.evals.scoring.system_names import name_systems
+from sextant.programs.llm_tasks.loss_explainer import CAUSES, Explainer
+from sextant.tools.number_format import plural
+from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.retrievers.base import NullRetriever
+from sextant.tools.session import Toolbox
 
 ARGUMENT = 300  # characters of a search or a note that are told
 UNNAMED = "no usable answer"

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from statistics import fmean
 
-import environments
-from environments.base import Environment
-from environments.chunking import bert_tokens, chunks
-from tools.records import Query
-from tools.text import content_words
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.environments.chunking import bert_tokens, chunks
+from sextant.tools.records import Query
+from sextant.tools.text import content_words
 
 Value = float | str | None
 # Its ids name the debate: <split>-<topic>-<debate>-<side and number>.

@@ -10,9 +10,9 @@ from statistics import fmean
 
 from scipy.stats import linregress
 
-from environments.base import Environment
-from evals.papers.dataset_statistics import relevant_documents, word_overlaps
-from tools.records import Query
+from sextant.environments.base import Environment
+from sextant.evals.papers.dataset_statistics import relevant_documents, word_overlaps
+from sextant.tools.records import Query
 
 FACET_COUNT = "facets"
 # What a regression gives.

@@ -1,4 +1,4 @@
-"""A paper's figure, drawn from the cells that `evals.reproduce` made, and the cells as CSV.
+"""A paper's figure, drawn from the cells that `sextant.evals.reproduce` made, and the cells as CSV.
 
 The section of a figure has `drawn`, a table of
 
@@ -19,10 +19,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
-from tools import files as disk
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import to_csv
+from sextant.evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
+from sextant.tools import files as disk
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import to_csv
 
 SIDES = ("published", "ours")
 

@@ -1,10 +1,10 @@
-"""Figures of BIRCO's tables that `evals.build` measures: facets of queries (Table 4), and queries that
+"""Figures of BIRCO's tables that `sextant.evals.build` measures: facets of queries (Table 4), and queries that
 a model answers by heart (Table 3).
 
-    python -m evals.build contamination --task ir_datasets:beir/nq --kind answer --sample 100 --json > nq.json
-    python -m evals.reproduce birco/table3 --contamination beir/nq=nq.json
-    python -m evals.build run FOLDER      # the recipe `pool` with facets.kind, of task:birco/relic
-    python -m evals.reproduce birco/table4 --facets birco/relic=FOLDER
+    sextant build contamination --task ir_datasets:beir/nq --kind answer --sample 100 --json > nq.json
+    sextant reproduce birco/table3 --contamination beir/nq=nq.json
+    sextant build run FOLDER      # the recipe `pool` with facets.kind, of task:birco/relic
+    sextant reproduce birco/table4 --facets birco/relic=FOLDER
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tools import files
-from tools.errors import DataError
+from sextant.tools import files
+from sextant.tools.errors import DataError
 
 # The folder of a build's finished benchmark (evals/build/release.py).
 RELEASE = "release"

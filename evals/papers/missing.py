@@ -1,5 +1,5 @@
 """What the rows of the papers' tables lack on this machine, the cheapest first, and the command that
-makes them for whoever has it: `python -m evals.reproduce --missing`.
+makes them for whoever has it: `sextant reproduce --missing`.
 
 Weights and keys are looked for; what a paper or its release lacks is said by the TOML files.
 """
@@ -11,17 +11,17 @@ from functools import cache
 from math import ceil, inf
 from pathlib import Path
 
-from evals.papers.need_costs import GPU_DOLLARS, Reading, estimate_dollars
-from evals.papers.settings import ReproductionSettings
-from evals.published.sections import PaperCell, PaperTable
-from evals.running.candidate_pools import read as read_pool
-from evals.studies.study_file import list_tasks
-from tools import retrievers
-from tools.errors import SextantError
-from tools.models.secrets import get_secret
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import CommandLine, TerminalBlock
-from tools.retrievers.neural import model_table
+from sextant.evals.papers.need_costs import GPU_DOLLARS, Reading, estimate_dollars
+from sextant.evals.papers.settings import ReproductionSettings
+from sextant.evals.published.sections import PaperCell, PaperTable
+from sextant.evals.running.candidate_pools import read as read_pool
+from sextant.evals.studies.study_file import list_tasks
+from sextant.tools import retrievers
+from sextant.tools.errors import SextantError
+from sextant.tools.models.secrets import get_secret
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import CommandLine, TerminalBlock
+from sextant.tools.retrievers.neural import model_table
 
 NEVER = "nobody but the authors can make it"
 _NO_FILES = ReproductionSettings(
@@ -124,7 +124,7 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, MissingRow]]:
         measured = _NO_FILES.explain_missing_file(cell.task, cell.metric)
         if measured:
             how, _, option = measured.rpartition(" with ")
-            yield cell.task, MissingRow(how, f"python -m evals.reproduce {table.name} {option}")
+            yield cell.task, MissingRow(how, f"sextant reproduce {table.name} {option}")
         for system in table.runs_of(cell) if cell.system else ():
             if "lacks" in system:
                 yield system["name"], _explain_lack(system, cell, table)
@@ -149,7 +149,7 @@ def _explain_lack(system: JsonMapping, cell: PaperCell, table: PaperTable) -> Mi
     if "make" in system or not model:
         return MissingRow(lacks, system.get("make", NEVER))
     served = f"{model}@http://HOST:PORT/v1"
-    command = f"python -m evals.reproduce {table.name} --lm {served}"
+    command = f"sextant reproduce {table.name} --lm {served}"
     return MissingRow(
         f"{lacks} ({model})", command, served, _list_readings(system["lm"], system, cell)
     )
@@ -157,7 +157,7 @@ def _explain_lack(system: JsonMapping, cell: PaperCell, table: PaperTable) -> Mi
 
 def _explain_need(need: str, system: JsonMapping, cell: PaperCell, table: PaperTable) -> MissingRow:
     """Return what is missing of a model or retriever, and the command."""
-    make = f"python -m evals.reproduce {table.name}"
+    make = f"sextant reproduce {table.name}"
     readings = _list_readings(need, system, cell)
     if key := name_key(need):
         missing = f"a key of {need.removeprefix('api:')}"

@@ -12,10 +12,10 @@ from itertools import chain
 from math import inf
 from typing import Any, NamedTuple
 
-import environments
-from evals.published.sections import sections
-from tools.models import prices
-from tools.retrievers.neural import model_table
+from sextant import environments
+from sextant.evals.published.sections import sections
+from sextant.tools.models import prices
+from sextant.tools.retrievers.neural import model_table
 
 CHARACTERS_A_TOKEN = 4.5
 WORDS_A_TOKEN = 0.75

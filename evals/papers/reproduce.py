@@ -1,4 +1,4 @@
-"""The output of `evals.reproduce`: the list of tables and figures, and a table's cells next to the
+"""The output of `sextant.evals.reproduce`: the list of tables and figures, and a table's cells next to the
 paper's.
 
 The cells are made in tables.py and laid out in table_layout.py.
@@ -8,24 +8,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import environments
-from evals.papers.figures import save_figure
-from evals.papers.measured import CATEGORIES
-from evals.papers.missing import lay_out_missing, list_missing
-from evals.papers.settings import ReproductionSettings
-from evals.papers.table_layout import lay_out, save_page
-from evals.papers.tables import ReproducedTable
-from evals.published.sections import PaperTable, find, sections
-from evals.studies.command_result import CommandResult
-from evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
-from evals.studies.study_file import list_tasks
-from tools import retrievers
-from tools.errors import UnknownName
-from tools.models.model_spec import parse
-from tools.number_format import plural
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import DefinitionList, TerminalBlock
-from tools.waiting import announced
+from sextant import environments
+from sextant.evals.papers.figures import save_figure
+from sextant.evals.papers.measured import CATEGORIES
+from sextant.evals.papers.missing import lay_out_missing, list_missing
+from sextant.evals.papers.settings import ReproductionSettings
+from sextant.evals.papers.table_layout import lay_out, save_page
+from sextant.evals.papers.tables import ReproducedTable
+from sextant.evals.published.sections import PaperTable, find, sections
+from sextant.evals.studies.command_result import CommandResult
+from sextant.evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
+from sextant.evals.studies.study_file import list_tasks
+from sextant.tools import retrievers
+from sextant.tools.errors import UnknownName
+from sextant.tools.models.model_spec import parse
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import DefinitionList, TerminalBlock
+from sextant.tools.waiting import announced
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 

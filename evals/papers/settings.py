@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evals.papers.difficulty import FACET_COUNT, split_metric
-from evals.papers.measured import CATEGORIES
-from tools.records import JsonMapping, JsonObject
+from sextant.evals.papers.difficulty import FACET_COUNT, split_metric
+from sextant.evals.papers.measured import CATEGORIES
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Retrievers that need neither key nor weights.
 LEXICAL = (
@@ -105,13 +105,13 @@ class ReproductionSettings:
         """Return how to measure a figure that a build gives; "" for another, or if it is given."""
         if metric in CATEGORIES and task not in self.contamination:
             return (
-                "`python -m evals.build contamination --json` measures it; give what that prints "
+                "`sextant build contamination --json` measures it; give what that prints "
                 "with --contamination TASK=FILE"
             )
         _, feature = split_metric(metric)
         if FACET_COUNT in (feature, metric.partition(",")[0]) and task not in self.facets:
             return (
-                "a model lists facets in `python -m evals.build` (the recipe pool, facets.kind); "
+                "a model lists facets in `sextant build` (the recipe pool, facets.kind); "
                 "give the build with --facets TASK=FOLDER"
             )
         return ""

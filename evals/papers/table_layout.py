@@ -7,14 +7,14 @@ and prompts of its rows differ from the paper's. The cells are made in tables.py
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evals.formats.import_run import slugify
-from evals.papers.tables import MINIATURES, ROUNDING, count_equal
-from evals.reporting import report_page
-from evals.reporting.report_page import Report, ReportSection, report_table
-from tools import files as disk
-from tools.number_format import plural
-from tools.records import JsonMapping
-from tools.result_table import ResultTable, TextBlock
+from sextant.evals.formats.import_run import slugify
+from sextant.evals.papers.tables import MINIATURES, ROUNDING, count_equal
+from sextant.evals.reporting import report_page
+from sextant.evals.reporting.report_page import Report, ReportSection, report_table
+from sextant.tools import files as disk
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonMapping
+from sextant.tools.result_table import ResultTable, TextBlock
 
 HEADS = [
     "system",

@@ -11,42 +11,42 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-import environments
-from environments.base import Environment
-from evals.formats.import_run import UNKNOWN, slugify
-from evals.papers.dataset_statistics import (
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.evals.formats.import_run import UNKNOWN, slugify
+from sextant.evals.papers.dataset_statistics import (
     Value,
     compute_statistics,
     reciprocal_ranks,
     word_shares,
 )
-from evals.papers.difficulty import FACET_COUNT, measure_feature, regress, split_metric
-from evals.papers.measured import (
+from sextant.evals.papers.difficulty import FACET_COUNT, measure_feature, regress, split_metric
+from sextant.evals.papers.measured import (
     CATEGORIES,
     FACETS,
     read_category,
     read_facets,
     summarise_facets,
 )
-from evals.papers.settings import ReproductionSettings
-from evals.published.sections import PaperCell, PaperTable, add_tasks
-from evals.scoring.comparison import fill_metrics
-from evals.scoring.metrics import is_pairwise
-from evals.scoring.random_and_ideal import bound
-from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
-from evals.scoring.text_similarity import weighted_jaccard
-from evals.studies import study_file
-from evals.studies.run_cells import CellResult, StudyProgress, Unfinished, run_cells
-from evals.studies.significance import find_best
-from evals.studies.study_file import list_tasks
-from programs import FLOOR
-from tools import files
-from tools.errors import DataError, SextantError
-from tools.number_format import queries
-from tools.records import JsonMapping, JsonObject
-from tools.schemas import toml_lines
+from sextant.evals.papers.settings import ReproductionSettings
+from sextant.evals.published.sections import PaperCell, PaperTable, add_tasks
+from sextant.evals.scoring.comparison import fill_metrics
+from sextant.evals.scoring.metrics import is_pairwise
+from sextant.evals.scoring.random_and_ideal import bound
+from sextant.evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
+from sextant.evals.scoring.text_similarity import weighted_jaccard
+from sextant.evals.studies import study_file
+from sextant.evals.studies.run_cells import CellResult, StudyProgress, Unfinished, run_cells
+from sextant.evals.studies.significance import find_best
+from sextant.evals.studies.study_file import list_tasks
+from sextant.programs import FLOOR
+from sextant.tools import files
+from sextant.tools.errors import DataError, SextantError
+from sextant.tools.number_format import queries
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.schemas import toml_lines
 
-# Metrics that evals.papers.dataset_statistics.reciprocal_ranks gives.
+# Metrics that sextant.evals.papers.dataset_statistics.reciprocal_ranks gives.
 HARD = ("hard negatives", "other documents")
 MINIATURES = (
     "miniatures are invented and never comparable with a paper: the difference says nothing"
@@ -359,7 +359,7 @@ class ReproducedTable:
         task: str,
         split: str,
     ) -> ScoredRun | None:
-        """Return the run that `evals.import_run` made of the authors' own ranking; None if
+        """Return the run that `sextant.evals.import_run` made of the authors' own ranking; None if
         something stands in.
         """
         if self.conditions.fields(system)[1]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from evals.run_folder import PROVENANCE
-from programs import FLOOR
-from tools.records import JsonMapping, JsonObject
+from sextant.evals.run_folder import PROVENANCE
+from sextant.programs import FLOOR
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Ours -> the papers' name for the same system: (suite or task, program, retriever, model). A row is
 # added where a system of ours is what a paper ran, parameters included; the nearest thing to it is

@@ -11,10 +11,10 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from environments import find_paper_instruction
-from evals.published import figures
-from tools.errors import UnknownName, UsageError
-from tools.records import JsonMapping
+from sextant.environments import find_paper_instruction
+from sextant.evals.published import figures
+from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.records import JsonMapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from evals.reporting.overview_table import overview_table
-from evals.reporting.verdicts import describe_families, describe_verdict, round_p
-from evals.run_descriptions import describe_system, describe_task
-from evals.run_schemas import FATE_LABELS
-from evals.scoring.budget_curves import AXES
-from evals.scoring.metrics import orient
-from tools.number_format import abbreviate, count_failed, number, plural, queries
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import Cell, ResultTable, TextBlock, figure_cell, render_terminal, to_csv
+from sextant.evals.reporting.overview_table import overview_table
+from sextant.evals.reporting.verdicts import describe_families, describe_verdict, round_p
+from sextant.evals.run_descriptions import describe_system, describe_task
+from sextant.evals.run_schemas import FATE_LABELS
+from sextant.evals.scoring.budget_curves import AXES
+from sextant.evals.scoring.metrics import orient
+from sextant.tools.number_format import abbreviate, count_failed, number, plural, queries
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import (
+    Cell,
+    ResultTable,
+    TextBlock,
+    figure_cell,
+    render_terminal,
+    to_csv,
+)
 
 Result = JsonObject
 HEADS = (

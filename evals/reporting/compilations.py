@@ -1,18 +1,18 @@
 """Gain and cost of optimizers: a row for each compilation (learnt.json) next to the runs of a
 report.
 
-What `optimizers.compile` prints of a compilation is in optimizers/result_report.py.
+What `sextant.optimizers.compile` prints of a compilation is in optimizers/result_report.py.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from evals.reporting.report_page import report_table
-from tools import files
-from tools.errors import DataError
-from tools.number_format import number
-from tools.result_table import ResultTable
+from sextant.evals.reporting.report_page import report_table
+from sextant.tools import files
+from sextant.tools.errors import DataError
+from sextant.tools.number_format import number
+from sextant.tools.result_table import ResultTable
 
 NAMES = [
     "optimizer",

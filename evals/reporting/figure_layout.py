@@ -6,9 +6,9 @@ it.
 A figure is a number here; drawings are in plots.py.
 """
 
-from evals.reporting.report_tables import HEADS, ResultCell, ResultColumn, SystemFigures
-from evals.reporting.run_groups import short_task_name
-from tools.result_table import Cell, Head, ResultTable
+from sextant.evals.reporting.report_tables import HEADS, ResultCell, ResultColumn, SystemFigures
+from sextant.evals.reporting.run_groups import short_task_name
+from sextant.tools.result_table import Cell, Head, ResultTable
 
 _CSV_HEADS = [
     "kind",

@@ -14,21 +14,21 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evals.reporting.plots import INCHES, draw_points, figure
-from evals.reporting.report_page import report_table
-from evals.reporting.report_plots import PAPER, Plot, draw
-from evals.reporting.run_groups import Group, short_task_name
-from evals.run_schemas import FATE_LABELS, Fate
-from evals.scoring import behaviour
-from evals.scoring.metrics import orient
-from evals.scoring.reference_runs import LABELS, ReferenceRuns, references_per_program
-from evals.scoring.scored_run import ScoredRun
-from evals.scoring.system_names import System
-from programs import FLOOR
-from tools.errors import DataError
-from tools.number_format import number
-from tools.pool_kinds import WITH_RELEVANT
-from tools.result_table import ResultTable
+from sextant.evals.reporting.plots import INCHES, draw_points, figure
+from sextant.evals.reporting.report_page import report_table
+from sextant.evals.reporting.report_plots import PAPER, Plot, draw
+from sextant.evals.reporting.run_groups import Group, short_task_name
+from sextant.evals.run_schemas import FATE_LABELS, Fate
+from sextant.evals.scoring import behaviour
+from sextant.evals.scoring.metrics import orient
+from sextant.evals.scoring.reference_runs import LABELS, ReferenceRuns, references_per_program
+from sextant.evals.scoring.scored_run import ScoredRun
+from sextant.evals.scoring.system_names import System
+from sextant.programs import FLOOR
+from sextant.tools.errors import DataError
+from sextant.tools.number_format import number
+from sextant.tools.pool_kinds import WITH_RELEVANT
+from sextant.tools.result_table import ResultTable
 
 HEADS = [
     "program",

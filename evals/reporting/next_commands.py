@@ -4,12 +4,11 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from evals.running.request import Request
-from programs import FLOOR, MAIN
-from tools import cli_options
-from tools.cli import typed_as
-from tools.records import JsonMapping
-from tools.wrapping import command_lines
+from sextant.evals.running.request import Request
+from sextant.programs import FLOOR, MAIN
+from sextant.tools import cli_options
+from sextant.tools.records import JsonMapping
+from sextant.tools.wrapping import command_lines
 
 # The model of the dry run that is proposed after a run without one.
 MODEL = "openai/gpt-5-mini"
@@ -43,11 +42,11 @@ def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
     run = shlex.quote(scores["run"])
     if request.shard:
         # A shard has no scores of its own.
-        return [("join the shards when all are there", f"{typed_as('evals.gather')} {run}")]
-    steps = [("look at it", f"{typed_as('evals.view')} {run}")]
+        return [("join the shards when all are there", f"sextant gather {run}")]
+    steps = [("look at it", f"sextant view {run}")]
     if scores["failed"]:
         same = shlex.join(cli_options.to_command_line(replace(request, again="failed")))
-        steps.append(("ask what failed again", f"{typed_as('evals.run')} {same}"))
+        steps.append(("ask what failed again", f"sextant run {same}"))
     floor = (scores.get("bounds") or {}).get("floor")
     if scores["program"] == FLOOR:
         steps.append(("try a program", _run_command(request, program=MAIN)))
@@ -58,7 +57,7 @@ def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
     elif floor:
         # The bounds name a folder next to the run.
         path = shlex.quote(str(Path(scores["run"]).parent / Path(floor["run"]).name))
-        steps.append(("compare with the floor", f"{typed_as('evals.compare')} {path} {run}"))
+        steps.append(("compare with the floor", f"sextant compare {path} {run}"))
     else:
         steps.append(("run the floor", _run_command(request, program=FLOOR)))
     calls = scores["usage"]["calls"]
@@ -67,7 +66,7 @@ def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
         command = _run_command(request, program=program, lm=MODEL)
         steps.append(("price a model", f"{command} --dry-run"))
     else:
-        steps.append(("see where it lost", f"{typed_as('evals.behaviour')} {run}"))
+        steps.append(("see where it lost", f"sextant behaviour {run}"))
     return steps
 
 
@@ -91,7 +90,7 @@ def _run_command(request: Request, **changes: str) -> str:
     if changes["program"] == request.program:
         kept.update(_OF_PROGRAM)
     dropped = [name for name in vars(request) if name not in kept]
-    words = [typed_as("evals.run")]
+    words = ["sextant run"]
     for name, value in changes.items():
         words += [f"--{name}", shlex.quote(value)]
     words += map(shlex.quote, cli_options.to_command_line(request, dropped))

@@ -6,8 +6,8 @@ The other tables of a comparison are in comparison_tables.py.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evals.reporting.verdicts import describe_families
-from tools.result_table import Cell, ResultTable
+from sextant.evals.reporting.verdicts import describe_families
+from sextant.tools.result_table import Cell, ResultTable
 
 Result = Mapping[str, Any]
 MARKS = "* the best by a metric; = does not differ from it"

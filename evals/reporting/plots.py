@@ -14,8 +14,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from tools.cli import strip_control_characters
-from tools.records import JsonMapping, JsonObject
+from sextant.tools.cli import strip_control_characters
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Without Okabe and Ito's yellow, which is too pale for a line on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")

@@ -6,33 +6,39 @@ The tables are made in report_tables.py, the plots in report_plots.py, the page 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from evals.reporting import figure_layout
-from evals.reporting.compilations import compilations_table
-from evals.reporting.loss_tables import (
+from sextant.evals.reporting import figure_layout
+from sextant.evals.reporting.compilations import compilations_table
+from sextant.evals.reporting.loss_tables import (
     gap_table,
     losses_table,
     plot_gap,
     plot_losses,
     systems_table,
 )
-from evals.reporting.report_page import Report, ReportSection, report_table
-from evals.reporting.report_plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
-from evals.reporting.report_tables import (
+from sextant.evals.reporting.report_page import Report, ReportSection, report_table
+from sextant.evals.reporting.report_plots import (
+    SWEPT,
+    Plot,
+    plot_by_task,
+    plot_conditions,
+    plot_sweep,
+)
+from sextant.evals.reporting.report_tables import (
     explain_missing_published,
     make_tables,
     sweep_table,
     sweep_tasks,
 )
-from evals.reporting.run_groups import Group, group_runs, short_task_name
-from evals.run_descriptions import model_name
-from evals.run_folder import check_file
-from evals.scoring.comparison import fill_metrics
-from evals.scoring.metrics import require_metrics
-from evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
-from tools.errors import DataError, UnknownName
-from tools.files import hide_folders
-from tools.number_format import number, plural, queries
-from tools.result_table import ResultTable
+from sextant.evals.reporting.run_groups import Group, group_runs, short_task_name
+from sextant.evals.run_descriptions import model_name
+from sextant.evals.run_folder import check_file
+from sextant.evals.scoring.comparison import fill_metrics
+from sextant.evals.scoring.metrics import require_metrics
+from sextant.evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
+from sextant.tools.errors import DataError, UnknownName
+from sextant.tools.files import hide_folders
+from sextant.tools.number_format import number, plural, queries
+from sextant.tools.result_table import ResultTable
 
 _RUN_HEADS = [
     "system",
@@ -91,7 +97,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     warnings += [str(problem) for problem in problems if isinstance(problem, DataError)]
     for run in runs:
         warnings += _warnings(run)
-    summary += ". Made by python -m evals.report."
+    summary += ". Made by sextant report."
     return Report(summary, warnings, sections, len(runs), left_out)
 
 
@@ -131,7 +137,7 @@ def _warnings(run: ScoredRun) -> Iterator[str]:
     try:
         check_file(run.path / "attribution.jsonl", run.scores)
     except (ValueError, OSError) as error:
-        yield f"{run.name}: {error}; python -m evals.score {run.path} makes it again"
+        yield f"{run.name}: {error}; sextant score {run.path} makes it again"
     if run.errors:
         first_error = next(iter(run.errors.values()))[:200]
         failures = f"{len(run.errors)} of {queries(len(run.query_ids))} failed and count 0"

@@ -15,15 +15,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from evals import web_page
-from evals.formats.export_run import fill_folder
-from evals.reporting.report_plots import Plot
-from evals.run_descriptions import printable
-from tools import files as disk
-from tools.errors import UsageError
-from tools.result_table import ResultTable, in_markdown, markdown_rows
+from sextant.evals import web_page
+from sextant.evals.formats.export_run import fill_folder
+from sextant.evals.reporting.report_plots import Plot
+from sextant.evals.run_descriptions import printable
+from sextant.tools import files as disk
+from sextant.tools.errors import UsageError
+from sextant.tools.result_table import ResultTable, in_markdown, markdown_rows
 
-GENERATOR = "sextant evals.report"
+GENERATOR = "sextant sextant.evals.report"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 

@@ -15,8 +15,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evals.reporting.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
-from evals.reporting.report_tables import (
+from sextant.evals.reporting.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
+from sextant.evals.reporting.report_tables import (
     LADDERS,
     ResultCell,
     ResultRow,
@@ -25,11 +25,11 @@ from evals.reporting.report_tables import (
     figures_for,
     mean_over,
 )
-from evals.reporting.run_groups import Group, short_task_name
-from evals.run_descriptions import printable
-from evals.scoring.scored_run import ScoredRun
-from evals.scoring.system_names import System
-from tools.number_format import abbreviate
+from sextant.evals.reporting.run_groups import Group, short_task_name
+from sextant.evals.run_descriptions import printable
+from sextant.evals.scoring.scored_run import ScoredRun
+from sextant.evals.scoring.system_names import System
+from sextant.tools.number_format import abbreviate
 
 # The metric of OBLIQ-Bench's Figure 3.
 SWEPT = "R@10"

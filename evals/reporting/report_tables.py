@@ -4,7 +4,7 @@ apart from ours.
 There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols a
 table with the conditions as columns (its Tables 1 and 13 to 20). Published rows are there only
 next to runs over whole splits of the full release, for the same split and judgements. Whether a difference
-is significant is for `python -m evals.compare`.
+is significant is for `sextant compare`.
 
 Tables of comparisons are in comparison_tables.py, tables of losses in loss_tables.py.
 """
@@ -13,16 +13,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import environments
-from evals import published
-from evals.reporting.run_groups import PAPERS, Group, file_slug, short_task_name
-from evals.scoring.metrics import is_lower_better, is_pairwise, orient
-from evals.scoring.scored_run import ScoredRun
-from evals.scoring.statistics import TIE, estimate_mean
-from evals.scoring.system_names import System
-from tools.number_format import plural
-from tools.pool_kinds import WITH_RELEVANT
-from tools.records import JsonObject
+from sextant import environments
+from sextant.evals import published
+from sextant.evals.reporting.run_groups import PAPERS, Group, file_slug, short_task_name
+from sextant.evals.scoring.metrics import is_lower_better, is_pairwise, orient
+from sextant.evals.scoring.scored_run import ScoredRun
+from sextant.evals.scoring.statistics import TIE, estimate_mean
+from sextant.evals.scoring.system_names import System
+from sextant.tools.number_format import plural
+from sextant.tools.pool_kinds import WITH_RELEVANT
+from sextant.tools.records import JsonObject
 
 # Win(1) - Win(10), in Table 1 of MultiConIR.
 DECLINE = "Decline"
@@ -69,7 +69,7 @@ class ResultColumn(NamedTuple):
     label: str
     # A second line under the label.
     below: str = ""
-    # The name of the task in evals.published.
+    # The name of the task in sextant.evals.published.
     figure_task: str = ""
     # Whether these judgements lead the task.
     leads: bool = True
@@ -610,9 +610,9 @@ def explain_missing_published(group: Group, tables: Sequence[SystemFigures]) -> 
     if group.data == "mini":
         reason = (
             "these are the bundled miniatures, which are invented. They stand beside runs over "
-            f"the full release: python -m environments fetch {group.tasks[0]}, then python -m "
-            "evals.run --data full"
+            f"the full release: sextant tasks fetch {group.tasks[0]}, then python -m "
+            "sextant.evals.run --data full"
         )
     elif group.data != "full":
-        reason = "the data is a folder's, not the pinned release that evals.run --data full reads"
+        reason = "the data is a folder's, not the pinned release that sextant.evals.run --data full reads"
     return f"No published figures: {reason}"

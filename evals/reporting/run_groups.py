@@ -14,15 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import environments
-from environments.base import INSTRUCTIONS
-from evals.run_descriptions import printable
-from evals.run_folder import Config
-from evals.scoring.metrics import orient
-from evals.scoring.scored_run import ScoredRun
-from evals.scoring.system_names import System, describe_run_system, name_settings
-from tools.errors import UsageError
-from tools.number_format import queries
+from sextant import environments
+from sextant.environments.base import INSTRUCTIONS
+from sextant.evals.run_descriptions import printable
+from sextant.evals.run_folder import Config
+from sextant.evals.scoring.metrics import orient
+from sextant.evals.scoring.scored_run import ScoredRun
+from sextant.evals.scoring.system_names import System, describe_run_system, name_settings
+from sextant.tools.errors import UsageError
+from sextant.tools.number_format import queries
 
 PAPERS = {
     "obliq": "OBLIQ-Bench",

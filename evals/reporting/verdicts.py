@@ -5,10 +5,10 @@ The tests are in evals/scoring/comparison.py and statistics.py.
 
 from collections.abc import Iterable
 
-from evals.scoring.metrics import is_lower_better
-from evals.scoring.statistics import ALPHA
-from tools.number_format import number, plural, queries
-from tools.records import JsonMapping
+from sextant.evals.scoring.metrics import is_lower_better
+from sextant.evals.scoring.statistics import ALPHA
+from sextant.tools.number_format import number, plural, queries
+from sextant.tools.records import JsonMapping
 
 # Below which p is not written out.
 SMALLEST_P = 0.001

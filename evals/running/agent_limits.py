@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from evals.run_folder import LEFT, MEND, Outcome
-from tools import files
-from tools.models.budget import Budget
-from tools.models.storage.ledger import Ledger
-from tools.records import Usage, usage_from_json
+from sextant.evals.run_folder import LEFT, MEND, Outcome
+from sextant.tools import files
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.storage.ledger import Ledger
+from sextant.tools.records import Usage, usage_from_json
 
 UNREPORTED = Usage(
     unmetered=1, paid_usd=None, list_usd=None

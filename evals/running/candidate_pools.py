@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from random import Random
 
-from environments.base import Environment
-from tools import plugins
-from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
-from tools.number_format import plural
-from tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
-from tools.records import Hits, JsonObject, Query
-from tools.retrievers import canonicalize
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.expressions import RetrieverSpec, parse
+from sextant.environments.base import Environment
+from sextant.tools import plugins
+from sextant.tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
+from sextant.tools.records import Hits, JsonObject, Query
+from sextant.tools.retrievers import canonicalize
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.expressions import RetrieverSpec, parse
 
 # Hits of searches that are held at a time: a hidden pool needs the rank of every document
 HELD = 2_000_000

@@ -24,31 +24,31 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from environments.base import Environment
-from evals import run_folder
-from evals.run_descriptions import describe_system, describe_task
-from evals.running.evaluate import LoadedRun, connect, load_run, make_system
-from evals.running.identity import code_identity, run_conditions
-from evals.running.ready import PreparedRun
-from evals.running.request import SYSTEMS, Request, SharedRequest
-from evals.running.resolve import ResolvedRequest, try_construct
-from evals.running.runner import answer_query
-from programs.base import Program
-from tools import retrievers, session
-from tools.corpus import Corpus
-from tools.errors import FAULTS, DataError, RunIncomplete
-from tools.files import sextant_home
-from tools.models import call_context, context_window, offline_engine
-from tools.models.adapter import Adapter
-from tools.models.call_context import LastAnswer
-from tools.models.language_model import ConnectedModel
-from tools.number_format import number, plural, queries
-from tools.pool_kinds import read_kind
-from tools.records import JsonMapping, JsonObject, Query, Usage, total, usage_from_json
-from tools.result_table import ResultTable, render_terminal
-from tools.retrievers.base import Retriever
-from tools.retrievers.lexical.bm25 import BM25
-from tools.text import TermStatistics
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.run_descriptions import describe_system, describe_task
+from sextant.evals.running.evaluate import LoadedRun, connect, load_run, make_system
+from sextant.evals.running.identity import code_identity, run_conditions
+from sextant.evals.running.ready import PreparedRun
+from sextant.evals.running.request import SYSTEMS, Request, SharedRequest
+from sextant.evals.running.resolve import ResolvedRequest, try_construct
+from sextant.evals.running.runner import answer_query
+from sextant.programs.base import Program
+from sextant.tools import retrievers, session
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import FAULTS, DataError, RunIncomplete
+from sextant.tools.files import sextant_home
+from sextant.tools.models import call_context, context_window, offline_engine
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.call_context import LastAnswer
+from sextant.tools.models.language_model import ConnectedModel
+from sextant.tools.number_format import number, plural, queries
+from sextant.tools.pool_kinds import read_kind
+from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, total, usage_from_json
+from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.retrievers.base import Retriever
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.text import TermStatistics
 
 # Of a corpus at most, for a rehearsal beside a run
 _REHEARSED_DOCUMENTS = 50_000

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-import environments
-from evals import run_folder
-from evals.running.agent_limits import brings_agents, count_agents
-from evals.running.cost_estimate import find_existing_run
-from evals.running.evaluate import LoadedRun, connect
-from evals.running.identity import run_conditions
-from evals.running.request import Request
-from tools.errors import SextantError
-from tools.models.budget import Budget
-from tools.models.storage.ledger import open_ledger
-from tools.records import Usage, total, usage_from_json
+from sextant import environments
+from sextant.evals import run_folder
+from sextant.evals.running.agent_limits import brings_agents, count_agents
+from sextant.evals.running.cost_estimate import find_existing_run
+from sextant.evals.running.evaluate import LoadedRun, connect
+from sextant.evals.running.identity import run_conditions
+from sextant.evals.running.request import Request
+from sextant.tools.errors import SextantError
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.storage.ledger import open_ledger
+from sextant.tools.records import Usage, total, usage_from_json
 
 
 def count_all(

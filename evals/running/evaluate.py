@@ -23,43 +23,48 @@ from typing import Any, NamedTuple
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import environments
-from environments.base import Environment
-from evals import run_folder
-from evals.running import object_programs, runner
-from evals.running.agent_limits import BUDGET_OF_AGENTS, brings_agents, count_agents
-from evals.running.identity import run_config
-from evals.running.ready import PreparedRun
-from evals.running.request import LIMITS, WORKERS, Request, SharedRequest
-from evals.running.resolve import ResolvedRequest, RunRetrievers, fit_to_task, resolve
-from evals.running.run_status import RunStatus
-from evals.scoring.metrics import add_metrics
-from evals.scoring.reference_runs import read_reference_bounds
-from evals.scoring.score_run import count_test_uses, record_test_use, score, summarise_unfinished
-from evals.scoring.score_table import lay_out_scores
-from tools import cli_options
-from tools.corpus import Corpus
-from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError, UsageError
-from tools.files import sextant_home
-from tools.models import language_model
-from tools.models.budget import Budget
-from tools.models.call_context import Rules
-from tools.models.model_spec import ModelSettings, check_key
-from tools.models.run_resources import QUERY_SECONDS, RunResources
-from tools.models.secrets import read_keys
-from tools.models.storage.cassette import Cassette
-from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.number_format import number, queries, some_queries
-from tools.records import JsonMapping, JsonObject, Usage, usage_from_json
-from tools.result_table import Cell, ResultTable, html_of, render_terminal
-from tools.retrievers.base import PoolRetriever, Retriever
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
-from tools.text import TermStatistics
-from tools.waiting import announced
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.running import object_programs, runner
+from sextant.evals.running.agent_limits import BUDGET_OF_AGENTS, brings_agents, count_agents
+from sextant.evals.running.identity import run_config
+from sextant.evals.running.ready import PreparedRun
+from sextant.evals.running.request import LIMITS, WORKERS, Request, SharedRequest
+from sextant.evals.running.resolve import ResolvedRequest, RunRetrievers, fit_to_task, resolve
+from sextant.evals.running.run_status import RunStatus
+from sextant.evals.scoring.metrics import add_metrics
+from sextant.evals.scoring.reference_runs import read_reference_bounds
+from sextant.evals.scoring.score_run import (
+    count_test_uses,
+    record_test_use,
+    score,
+    summarise_unfinished,
+)
+from sextant.evals.scoring.score_table import lay_out_scores
+from sextant.tools import cli_options
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError, UsageError
+from sextant.tools.files import sextant_home
+from sextant.tools.models import language_model
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_context import Rules
+from sextant.tools.models.model_spec import ModelSettings, check_key
+from sextant.tools.models.run_resources import QUERY_SECONDS, RunResources
+from sextant.tools.models.secrets import read_keys
+from sextant.tools.models.storage.cassette import Cassette
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.number_format import number, queries, some_queries
+from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_from_json
+from sextant.tools.result_table import Cell, ResultTable, html_of, render_terminal
+from sextant.tools.retrievers.base import PoolRetriever, Retriever
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
+from sextant.tools.text import TermStatistics
+from sextant.tools.waiting import announced
 
 # What follows a run while its queries are answered: a context with `add` and `leave`, as
-# evals.running.events.RunMonitor.
+# sextant.evals.running.events.RunMonitor.
 Report = Callable[["PreparedRun", run_folder.RunFolder], AbstractContextManager[Any]]
 # What answers the pending queries of a run, given the hooks of runner.run_queries; it returns the last
 # fault of a provider.
@@ -77,7 +82,7 @@ class MetricMean(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """The result of a run, which prints as `evals.run` does, and as HTML in a notebook."""
+    """The result of a run, which prints as `sextant.evals.run` does, and as HTML in a notebook."""
 
     folder: Path
     problem: SextantError | None  # why queries are pending, if any are
@@ -139,7 +144,7 @@ class Result:
 
 
 def evaluate(*, program: Any, task: Any, **fields: Any) -> Result:
-    """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
+    """Run a program on a task and score it; `fields` are those of sextant.evals.running.request.Request.
 
     Both are named as on the command line, or are objects: a program is a function, a class, a
     dspy.Module or a graph (docs/guide/program.md), which runs in this process; a task is an
@@ -193,7 +198,7 @@ def answer_queries(
         return runner.run_queries(
             ready.system, *inputs, folder, ready.model, workers=request.at_once, hooks=hooks
         )
-    from evals.running.workers.coordinator import Coordinator  # few runs need it
+    from sextant.evals.running.workers.coordinator import Coordinator  # few runs need it
 
     keeper = Coordinator(ready, folder.path, request.processes)
     with closing(keeper):
@@ -236,18 +241,18 @@ def run_request(
     """Have the pending queries of a request's run answered, and score it; `problem` says why some
     are still pending.
 
-    `start` is what tools.forkserver.fork_server yields, if that is there already.
+    `start` is what sextant.tools.forkserver.fork_server yields, if that is there already.
     """
     started = time.monotonic()
     with ExitStack() as stack:
         if request.on_ray:
-            from evals.running.workers import ray_workers  # Ray, an extra
+            from sextant.evals.running.workers import ray_workers  # Ray, an extra
 
             start = stack.enter_context(ray_workers.starting(str(request.workers)))
         elif request.forks and not start:  # first of all, so that they get ready meanwhile
-            from tools.forkserver import fork_server  # few runs need it
+            from sextant.tools.forkserver import fork_server  # few runs need it
 
-            start = stack.enter_context(fork_server("evals.running.workers.worker"))
+            start = stack.enter_context(fork_server("sextant.evals.running.workers.worker"))
         return _run(opening(request), report, answer, started, start)
 
 
@@ -293,7 +298,7 @@ def _run(
         conflict = f"shards of the same run by another number, {other_shards[0].parents[1].name} among them"
         _LOG.warning(
             f"warning: {request.runs.parent} has {conflict}: their answers are not taken, and "
-            f"evals.gather joins shards "
+            f"sextant.evals.gather joins shards "
             "of one number alone; go on with that number, or remove them"
         )
     with run_folder.claim(run_path, ready.config) as folder:
@@ -528,7 +533,7 @@ def _conclude(
     elif ready.whole:
         summary = summarise_unfinished(config, environment, folder.outcomes)
         problem = None
-        joins = f"python -m evals.gather {path} joins the shards and scores the run"
+        joins = f"sextant gather {path} joins the shards and scores the run"
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
         summary["notes"].insert(0, f"{shard} of the run's {queries(ready.whole)}; {joins}")
     else:

@@ -1,7 +1,7 @@
 """The events of a run, which `RunMonitor` makes of it while it goes, and `EventWriter`, which writes them for
 other programs.
 
-`python -m evals.run ... --json-events` writes a JSON object per line on stdout, each as it happens:
+`sextant run ... --json-events` writes a JSON object per line on stdout, each as it happens:
 
     {"event": NAME, "time": ISO 8601 in UTC, ...}
 
@@ -20,14 +20,14 @@ from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Self, get_args
 
-from evals.run_folder import Outcome, RunFolder
-from tools.cli import print_stderr, print_stdout
-from tools.errors import INTERRUPTED, DataError
-from tools.models.run_resources import CallStats
-from tools.records import JsonMapping, Usage, usage_from_json
+from sextant.evals.run_folder import Outcome, RunFolder
+from sextant.tools.cli import print_stderr, print_stdout
+from sextant.tools.errors import INTERRUPTED, DataError
+from sextant.tools.models.run_resources import CallStats
+from sextant.tools.records import JsonMapping, Usage, usage_from_json
 
 if TYPE_CHECKING:
-    from evals.running.ready import PreparedRun
+    from sextant.evals.running.ready import PreparedRun
 
 SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
 BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress
@@ -228,7 +228,7 @@ class EventWriter:
         code = self.code
         words = None
         interrupted = isinstance(error, KeyboardInterrupt)
-        if error:  # as tools.cli says it
+        if error:  # as sextant.tools.cli says it
             exit_code = (
                 INTERRUPTED
                 if interrupted

@@ -1,7 +1,7 @@
 """Everything that a run's numbers depend on, as config.json records it.
 
 That is the arguments, the data, and a digest of the sources and the versions of the libraries in
-use. `evals.run_folder.load_environment` leads from a configuration back to the task.
+use. `sextant.evals.run_folder.load_environment` leads from a configuration back to the task.
 """
 
 import os
@@ -11,21 +11,26 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import environments
-from environments.base import Environment
-from evals import run_folder
-from evals.running.request import SYSTEMS, hash_command_files, hash_input_files, resolve_program
-from evals.scoring.metrics import find_metric_source, is_custom
-from tools import code_digest, installation, retrievers
-from tools import plugins as names
-from tools.models.secrets import hash_variables
-from tools.records import JsonObject
-from tools.retrievers.base import Retriever
-from tools.user_files import PACKAGES, is_own
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.running.request import (
+    SYSTEMS,
+    hash_command_files,
+    hash_input_files,
+    resolve_program,
+)
+from sextant.evals.scoring.metrics import find_metric_source, is_custom
+from sextant.tools import code_digest, installation, retrievers
+from sextant.tools import plugins as names
+from sextant.tools.models.secrets import hash_variables
+from sextant.tools.records import JsonObject
+from sextant.tools.retrievers.base import Retriever
+from sextant.tools.user_files import is_own
 
 if TYPE_CHECKING:
-    from evals.running.resolve import ResolvedRequest
-    from tools.models.language_model import ConnectedModel
+    from sextant.evals.running.resolve import ResolvedRequest
+    from sextant.tools.models.language_model import ConnectedModel
 
 # Libraries that can change a ranking, as they are imported; distributions have hyphens in place of
 # underscores.
@@ -49,17 +54,17 @@ _LIBRARIES = {
 _RANKS_WITH = {"sentence_transformers": ("tokenizers", "torch", "transformers")}
 # Modules that shape no answer: what commands print, and how they end.
 _COMMAND_LINE = (
-    "tools.cli",
-    "tools.installation",
-    "tools.interrupts",
-    "tools.number_format",
-    "tools.otel_spans",
-    "tools.waiting",
+    "sextant.tools.cli",
+    "sextant.tools.installation",
+    "sextant.tools.interrupts",
+    "sextant.tools.number_format",
+    "sextant.tools.otel_spans",
+    "sextant.tools.waiting",
 )
 # The engine without a model.
-_OFFLINE = ("tools.models.offline_engine", "tools.models.offline_rules")
+_OFFLINE = ("sextant.tools.models.offline_engine", "sextant.tools.models.offline_rules")
 # Modules of every run: they open a task, build a retriever, write prompts and read answers.
-_ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
+_ALWAYS = ("environments", "sextant.tools.retrievers", "sextant.tools.models.adapter")
 
 
 def run_config(
@@ -141,7 +146,7 @@ def code_identity(resolved: "ResolvedRequest", environment: Environment) -> Json
     the run of the program before the edit, also before a commit.
     """
     offline = resolved.request.lm == "offline"
-    unused = ("tools.models.transport",) if offline else _OFFLINE
+    unused = ("sextant.tools.models.transport",) if offline else _OFFLINE
     return code_and_versions(
         _list_modules(resolved, environment), without=(*_COMMAND_LINE, *unused)
     )
@@ -155,7 +160,7 @@ def list_user_folders(resolved: "ResolvedRequest") -> list[str]:
             modules.append(find_metric_source(metric))
     folders = set()
     for module in modules:
-        if module.partition(".")[0] not in PACKAGES:
+        if module.partition(".")[0] != "sextant":
             folders.add(f"{names.find_folder(module)}{os.sep}")
     return sorted(filter(is_own, folders))
 
@@ -178,13 +183,13 @@ def _list_modules(resolved: "ResolvedRequest", environment: Environment) -> list
     modules += [reference.rpartition(":")[0] for reference in references]
     modules += _ALWAYS
     if resolved.request.program not in SYSTEMS:
-        modules += ["programs.custom", "programs.custom_langgraph"]
+        modules += ["sextant.programs.custom", "sextant.programs.custom_langgraph"]
     if resolved.pool:
-        modules.append("evals.running.candidate_pools")
+        modules.append("sextant.evals.running.candidate_pools")
     if resolved.limits:
-        modules.append("evals.scoring.anytime_ranking")
+        modules.append("sextant.evals.scoring.anytime_ranking")
     if resolved.compiled:
-        modules.append("programs.compiled")
+        modules.append("sextant.programs.compiled")
     if resolved.request.lm == "offline":
         modules += _OFFLINE
     return modules
@@ -204,7 +209,7 @@ def code_and_versions(
     distributions = sorted(library.replace("_", "-") for library in installed)
     versions = {distribution: version(distribution) for distribution in distributions}
     if "torch" in versions:
-        from tools.retrievers.index_store import accelerator  # NumPy
+        from sextant.tools.retrievers.index_store import accelerator  # NumPy
 
         # The type of the weights on a device is in models.toml, which is in the digest.
         if device_type := accelerator():

@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from evals import run_folder
-from evals.running import cost_estimate as forecast
-from evals.running import runner
-from evals.running.evaluate import connect, make_resources
-from evals.running.request import SharedRequest
-from programs.base import Program, check_offline
-from tools.corpus import Corpus
-from tools.errors import FAULTS, RunIncomplete
-from tools.files import sextant_home
-from tools.models.model_spec import check_key
-from tools.models.run_resources import RunResources
-from tools.records import Query, Usage, total, usage_from_json
-from tools.retrievers.lexical.bm25 import BM25
+from sextant.evals import run_folder
+from sextant.evals.running import cost_estimate as forecast
+from sextant.evals.running import runner
+from sextant.evals.running.evaluate import connect, make_resources
+from sextant.evals.running.request import SharedRequest
+from sextant.programs.base import Program, check_offline
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import FAULTS, RunIncomplete
+from sextant.tools.files import sextant_home
+from sextant.tools.models.model_spec import check_key
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import Query, Usage, total, usage_from_json
+from sextant.tools.retrievers.lexical.bm25 import BM25
 
 # What a stage's configuration has in place of what only runs of tasks have.
 BLANK: run_folder.Config = {

@@ -10,8 +10,8 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
-from evals.run_descriptions import UNNAMED
-from tools.errors import UsageError
+from sextant.evals.run_descriptions import UNNAMED
+from sextant.tools.errors import UsageError
 
 _objects = dict[str, Any]()
 _numbers = count(1)

@@ -9,13 +9,13 @@ events.py's events, or the status file of run_status.py.
 import sys
 from functools import partial
 
-from evals.run_folder import RunFolder
-from evals.running.cost_estimate import expect_calls
-from evals.running.events import Event, Progress, RunMonitor, WaitEnded, WaitStarted
-from evals.running.progress_words import clock, plain_line, waiting_words
-from evals.running.ready import PreparedRun
-from tools.cli import is_terminal, print_stderr
-from tools.number_format import queries
+from sextant.evals.run_folder import RunFolder
+from sextant.evals.running.cost_estimate import expect_calls
+from sextant.evals.running.events import Event, Progress, RunMonitor, WaitEnded, WaitStarted
+from sextant.evals.running.progress_words import clock, plain_line, waiting_words
+from sextant.evals.running.ready import PreparedRun
+from sextant.tools.cli import is_terminal, print_stderr
+from sextant.tools.number_format import queries
 
 # A plain line is due when this share of the queries has ended since the last one; when some have,
 # after so many seconds; and when none has, after STILL_SECONDS.
@@ -35,7 +35,7 @@ def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     pending = [query for query in asked if query.query_id not in folder.outcomes]
     tell = PlainProgress(done).tell
     if is_terminal(sys.stderr):
-        from evals.running.live_progress import start_live  # rich: only for a terminal
+        from sextant.evals.running.live_progress import start_live  # rich: only for a terminal
 
         tell = start_live()
     return RunMonitor(

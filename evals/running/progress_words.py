@@ -6,11 +6,11 @@ and progress_display.py print them.
 
 import math
 
-from evals.running.events import Progress
-from tools.cli import strip_control_characters
-from tools.models.run_resources import CallStats
-from tools.number_format import queries
-from tools.records import Usage
+from sextant.evals.running.events import Progress
+from sextant.tools.cli import strip_control_characters
+from sextant.tools.models.run_resources import CallStats
+from sextant.tools.number_format import queries
+from sextant.tools.records import Usage
 
 
 def plain_line(progress: Progress) -> str:

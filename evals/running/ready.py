@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from environments.base import Environment
-from evals import run_folder
-from evals.running import runner
-from evals.running.resolve import ResolvedRequest
-from evals.scoring.metrics import compute, ranking_of
-from tools.models import language_model
-from tools.retrievers.base import Retriever
-from tools.retrievers.expressions import RetrieverSpec
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.running import runner
+from sextant.evals.running.resolve import ResolvedRequest
+from sextant.evals.scoring.metrics import compute, ranking_of
+from sextant.tools.models import language_model
+from sextant.tools.retrievers.base import Retriever
+from sextant.tools.retrievers.expressions import RetrieverSpec
 
 
 @dataclass(slots=True)

@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from environments.base import Environment, Judgements
-from evals.run_folder import load_environment
-from evals.running import candidate_pools
-from evals.running.resolve import RunRetrievers
-from evals.scoring import scored_run
-from evals.scoring.statistics import paired
-from tools import pool_kinds, retrievers
-from tools.errors import UsageError
-from tools.models.budget import Budget
-from tools.models.run_resources import RunResources
-from tools.records import JsonMapping, JsonObject, Query
-from tools.retrievers.base import Retriever, Search
+from sextant.environments.base import Environment, Judgements
+from sextant.evals.run_folder import load_environment
+from sextant.evals.running import candidate_pools
+from sextant.evals.running.resolve import RunRetrievers
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.statistics import paired
+from sextant.tools import pool_kinds, retrievers
+from sextant.tools.errors import UsageError
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import JsonMapping, JsonObject, Query
+from sextant.tools.retrievers.base import Retriever, Search
 
 Result = JsonObject  # what `replay` returns and --json prints
 Row = JsonMapping  # a step as it is on disk (tools/records.py)

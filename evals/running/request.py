@@ -1,4 +1,4 @@
-"""The request of a run: every option of `evals.run`, as a frozen value, and the parameters of -P.
+"""The request of a run: every option of `sextant.evals.run`, as a frozen value, and the parameters of -P.
 
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
@@ -20,25 +20,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import environments
-from agents import AGENTS
-from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
-from evals.running import object_programs
-from evals.scoring.metrics import LANGUAGE, canonicalize_metric, check_metric
-from programs import PROGRAMS, SCHEMES
-from tools import cli_options, files, retrievers
-from tools import plugins as names
-from tools.cli import clock, dollars, grade, positive
-from tools.cli_options import RELEVANT_FROM, Option, list_parameters, parse_name_value
-from tools.errors import DataError, UnknownName, UsageError
-from tools.files import InputFilePath
-from tools.installation import find_page
-from tools.models.model_spec import ModelSettings, add_scheme
-from tools.models.model_spec import parse as parse_model
-from tools.records import Query
-from tools.retrievers import RETRIEVERS
-from tools.retrievers.expressions import Expression, Expressions
-from tools.system_calls import available_cores
+from sextant import environments
+from sextant.agents import AGENTS
+from sextant.environments.base import COLUMNS, INSTRUCTIONS, SPLITS
+from sextant.evals.running import object_programs
+from sextant.evals.scoring.metrics import LANGUAGE, canonicalize_metric, check_metric
+from sextant.programs import PROGRAMS, SCHEMES
+from sextant.tools import cli_options, files, retrievers
+from sextant.tools import plugins as names
+from sextant.tools.cli import clock, dollars, grade, positive
+from sextant.tools.cli_options import RELEVANT_FROM, Option, list_parameters, parse_name_value
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.files import InputFilePath
+from sextant.tools.installation import find_page
+from sextant.tools.models.model_spec import ModelSettings, add_scheme
+from sextant.tools.models.model_spec import parse as parse_model
+from sextant.tools.records import Query
+from sextant.tools.retrievers import RETRIEVERS
+from sextant.tools.retrievers.expressions import Expression, Expressions
+from sextant.tools.system_calls import available_cores
 
 SYSTEMS = PROGRAMS | AGENTS
 MANY = 64  # queries at a time, of which one process would be too slow to make use
@@ -47,7 +47,7 @@ MANY = 64  # queries at a time, of which one process would be too slow to make u
 EACH = 8
 # Queries at a time with a real model; the offline engine is bound by this process, and gets 1
 WORKERS = 8
-# What one query may use -> the name of that in tools.session.Limits.
+# What one query may use -> the name of that in sextant.tools.session.Limits.
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = (
@@ -62,7 +62,7 @@ SETTLED = (
     "runs",
 )
 # The code that runs a program that is an object of this process.
-OBJECTS = "programs.custom:CustomProgram"
+OBJECTS = "sextant.programs.custom:CustomProgram"
 POOL_OPTION = Option(
     "rank pools: union:300 of the retriever's first, oracle:300 and all gold, or hidden:300", "POOL"
 )
@@ -84,7 +84,7 @@ def _processes(text: str) -> int | str:
 
 # What lets the agents of a program in, by the scheme of its name: a table, as it is above this
 # module.
-SERVERS: dict[str, str] = {"command": "evals.serving.mcp:open_clients"}
+SERVERS: dict[str, str] = {"command": "sextant.evals.serving.mcp:open_clients"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +96,9 @@ class SharedRequest(ModelSettings):
         Option(
             f"one of {', '.join(sorted(SYSTEMS))}; or your own: FILE.py:NAME or "
             f"package.module:NAME; or command:LINE; "
-            "evals.run --program list says what each does",
+            "sextant.evals.run --program list says what each does",
             "NAME",
-            missing="python -m evals.run --program list has them",
+            missing="sextant run --program list has them",
         ),
     ]
     task: Annotated[
@@ -107,7 +107,7 @@ class SharedRequest(ModelSettings):
             "a task, e.g. congress or obliq/congress, or a folder with data of your own; "
             + find_page("docs/guide/task.md"),
             "TASK",
-            missing="python -m environments list has the tasks",
+            missing="sextant tasks list has the tasks",
         ),
     ]
     data: Annotated[
@@ -141,7 +141,7 @@ class SharedRequest(ModelSettings):
         Option(
             f"bm25 where none is named; one of {', '.join(RETRIEVERS)}, your own as "
             f"FILE.py:CLASS, or made of them, "
-            "e.g. fusion(bm25,dense); python -m tools.retrievers",
+            "e.g. fusion(bm25,dense); sextant retrievers",
             "SPEC",
         ),
     ] = None
@@ -280,13 +280,11 @@ class Request(SharedRequest):
         ),
     ] = ""
     pool: Annotated[str | None, POOL_OPTION] = None
-    compiled: Annotated[
-        Path | None, Option("a program compiled by python -m optimizers.compile", "FILE")
-    ] = None
+    compiled: Annotated[Path | None, Option("a program compiled by sextant compile", "FILE")] = None
     prompts: Annotated[
         Path | None,
         Option(
-            "prompts of your own, in TOML; python -m programs show NAME prints those there are",
+            "prompts of your own, in TOML; sextant prompts show NAME prints those there are",
             "FILE",
         ),
     ] = None
@@ -402,7 +400,7 @@ def find_program(name: str, env: Sequence[str] = ()) -> Any:
     `env` are the variables that an agent outside gets in addition to the usual ones.
     """
     if object_programs.is_registered(name):
-        from programs.custom import make_program_class  # takes time to import
+        from sextant.programs.custom import make_program_class  # takes time to import
 
         return make_program_class(object_programs.find(name), object_programs.label(name))
     constructor = names.load_object(
@@ -416,7 +414,7 @@ def find_program(name: str, env: Sequence[str] = ()) -> Any:
         return type(constructor.__name__, (constructor,), attributes)
     if name in SYSTEMS:
         return constructor
-    from programs.custom import make_program_class  # takes time to import
+    from sextant.programs.custom import make_program_class  # takes time to import
 
     return make_program_class(constructor, name)
 

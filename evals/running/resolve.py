@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from environments.base import Environment
-from evals import run_folder
-from evals.running import candidate_pools
-from evals.running.request import (
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.running import candidate_pools
+from sextant.evals.running.request import (
     Request,
     SharedRequest,
     apply_hints,
@@ -21,23 +21,23 @@ from evals.running.request import (
     parse_parameters,
     query_limits,
 )
-from programs.base import check_offline
-from tools import plugins as names
-from tools import retrievers, user_files
-from tools.corpus import Corpus
-from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
-from tools.files import sextant_home
-from tools.models.budget import unknown_price
-from tools.models.model_spec import price_is_known
-from tools.models.run_resources import RunResources
-from tools.number_format import plural
-from tools.retrievers.base import NullRetriever, Retriever
-from tools.retrievers.expressions import RetrieverSpec
-from tools.session import Toolbox
-from tools.waiting import announced
+from sextant.programs.base import check_offline
+from sextant.tools import plugins as names
+from sextant.tools import retrievers, user_files
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
+from sextant.tools.files import sextant_home
+from sextant.tools.models.budget import unknown_price
+from sextant.tools.models.model_spec import price_is_known
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.number_format import plural
+from sextant.tools.retrievers.base import NullRetriever, Retriever
+from sextant.tools.retrievers.expressions import RetrieverSpec
+from sextant.tools.session import Toolbox
+from sextant.tools.waiting import announced
 
 if TYPE_CHECKING:
-    from programs.compiled import Compiled
+    from sextant.programs.compiled import Compiled
 
 _LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
@@ -121,7 +121,7 @@ def check_prices(
     dollars needs, and has not; UsageError for a file of --prices that cannot be read.
     """
     if request.prices is not None:
-        from tools.models.prices import check_file  # few runs have prices of their own
+        from sextant.tools.models.prices import check_file  # few runs have prices of their own
 
         check_file(request.prices)
     if request.budget_usd is None:
@@ -131,7 +131,9 @@ def check_prices(
         if not price_is_known(model, request.prices):
             raise unknown_price(model)
     for api in [api for spec in specs for api in retrievers.find_api_parts(spec)]:
-        from tools.retrievers.neural.api_embeddings import list_price  # few runs pay for embeddings
+        from sextant.tools.retrievers.neural.api_embeddings import (
+            list_price,  # few runs pay for embeddings
+        )
 
         if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
             raise unknown_price(api.subject)
@@ -144,7 +146,7 @@ def _read_compiled(request: Request) -> "Compiled | None":
         )
     if not (file := request.prompts or request.compiled):
         return None
-    from programs import compiled, prompts  # few runs need these
+    from sextant.programs import compiled, prompts  # few runs need these
 
     if request.prompts or file.suffix == ".toml":
         return prompts.read(file, request.program_label)

@@ -17,17 +17,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from evals.run_folder import Outcome, RunFolder
-from evals.run_sittings import OUT_OF_BUDGET, SITTINGS, STATUS, read_sittings, read_status
-from evals.scoring.score_run import query_weights, summarise_columns
-from tools import files
-from tools.cli import typed_as
-from tools.cli_options import to_command_line
-from tools.errors import BudgetReached, ProviderRefused
-from tools.records import JsonMapping, JsonObject, requests_json
+from sextant.evals.run_folder import Outcome, RunFolder
+from sextant.evals.run_sittings import OUT_OF_BUDGET, SITTINGS, STATUS, read_sittings, read_status
+from sextant.evals.scoring.score_run import query_weights, summarise_columns
+from sextant.tools import files
+from sextant.tools.cli_options import to_command_line
+from sextant.tools.errors import BudgetReached, ProviderRefused
+from sextant.tools.records import JsonMapping, JsonObject, requests_json
 
 if TYPE_CHECKING:
-    from evals.running.ready import PreparedRun
+    from sextant.evals.running.ready import PreparedRun
 
 WRITE_SECONDS = 1.0  # between two writes of the status
 STALE_SECONDS = 15.0  # without a write, after which a run is taken for killed
@@ -93,7 +92,7 @@ class RunStatus:
         self._folder = folder
         request = ready.resolved.request
         words = files.hide_folders(to_command_line(request))
-        self._command = f"{typed_as('evals.run')} {shlex.join(words)}"
+        self._command = f"sextant run {shlex.join(words)}"
         self._queries = len(ready.environment.queries)
         self._calls = ready.model.terms.status
         self._clock = clock

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import NamedTuple
 
-from evals.run_folder import (
+from sextant.evals.run_folder import (
     Outcome,
     RunFolder,
     check_new_outcome,
@@ -27,17 +27,23 @@ from evals.run_folder import (
     error_template,
     first_error_line,
 )
-from evals.scoring.anytime_ranking import submit_anytime
-from tools import session
-from tools.errors import AbortCompilation, DataError, LimitReached, RunIncomplete, SextantError
-from tools.files import hide_folders
-from tools.interrupts import check_interrupts, may_interrupt, wait_until
-from tools.models.language_model import ConnectedModel
-from tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
-from tools.models.secrets import redact
-from tools.number_format import queries
-from tools.plugins import describe_exception, list_causes, release_frames
-from tools.records import (
+from sextant.evals.scoring.anytime_ranking import submit_anytime
+from sextant.tools import session
+from sextant.tools.errors import (
+    AbortCompilation,
+    DataError,
+    LimitReached,
+    RunIncomplete,
+    SextantError,
+)
+from sextant.tools.files import hide_folders
+from sextant.tools.interrupts import check_interrupts, may_interrupt, wait_until
+from sextant.tools.models.language_model import ConnectedModel
+from sextant.tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
+from sextant.tools.models.secrets import redact
+from sextant.tools.number_format import queries
+from sextant.tools.plugins import describe_exception, list_causes, release_frames
+from sextant.tools.records import (
     Document,
     Query,
     Submission,
@@ -47,7 +53,7 @@ from tools.records import (
     trace_json,
     usage_json,
 )
-from tools.session import Session
+from sextant.tools.session import Session
 
 # Provider faults in a row, each of them after many attempts, after which a run gives up until it is
 # resumed

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from evals.scoring.statistics import BOUNDS, Interval
+from sextant.evals.scoring.statistics import BOUNDS, Interval
 
 Pairs = Sequence[tuple[str, str]]  # the two judges' values for parts of one item
 _DRAWS = 5_000  # of weights of the items

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tools.records import Submission, step_json
+from sextant.tools.records import Submission, step_json
 
 if TYPE_CHECKING:  # retrievers are behind it, which scoring does without
-    from tools.session import Session
+    from sextant.tools.session import Session
 
 Row = Mapping[str, Any]  # a step as it is on disk
-_RRF_CONSTANT = 60  # as tools.retrievers.fusion has it, whose package scoring does not load
+_RRF_CONSTANT = 60  # as sextant.tools.retrievers.fusion has it, whose package scoring does not load
 _TIER = 2**56  # between tiers: more than 10,000 searches can give a document
 
 

@@ -13,10 +13,10 @@ from functools import cache
 from itertools import chain
 from typing import Literal
 
-from environments.base import Judgements
-from evals.run_schemas import Fate
-from evals.scoring.metrics import find_positions
-from tools.records import JsonMapping, JsonObject, Step
+from sextant.environments.base import Judgements
+from sextant.evals.run_schemas import Fate
+from sextant.evals.scoring.metrics import find_positions
+from sextant.tools.records import JsonMapping, JsonObject, Step
 
 Row = JsonMapping  # a step, or another part of an outcome, as it is on disk
 

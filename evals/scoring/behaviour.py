@@ -13,18 +13,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from evals.run_descriptions import describe_system, describe_task
-from evals.run_schemas import FATE_LABELS, Fate
-from evals.scoring import scored_run
-from evals.scoring.attribution import fate_at
-from evals.scoring.budget_curves import MetricTrajectory, query_trajectory
-from evals.scoring.metrics import check_metric, is_pairwise
-from evals.scoring.system_names import name_systems
-from tools import schemas
-from tools.number_format import number as format_number
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import Cell, ResultTable, TextBlock, render_terminal, value_cell
-from tools.text import content_words
+from sextant.evals.run_descriptions import describe_system, describe_task
+from sextant.evals.run_schemas import FATE_LABELS, Fate
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.attribution import fate_at
+from sextant.evals.scoring.budget_curves import MetricTrajectory, query_trajectory
+from sextant.evals.scoring.metrics import check_metric, is_pairwise
+from sextant.evals.scoring.system_names import name_systems
+from sextant.tools import schemas
+from sextant.tools.number_format import number as format_number
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import Cell, ResultTable, TextBlock, render_terminal, value_cell
+from sextant.tools.text import content_words
 
 Result = JsonObject  # what `compare_behaviour` returns and --json prints
 # So begins the folder of causes that a model named (evals/judging/loss_causes.py)

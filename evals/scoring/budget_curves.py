@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from environments.judged_ranking import JudgedRanking
-from evals.scoring.anytime_ranking import AnytimeRanking
-from evals.scoring.attribution import Row
-from evals.scoring.metrics import (
+from sextant.environments.judged_ranking import JudgedRanking
+from sextant.evals.scoring.anytime_ranking import AnytimeRanking
+from sextant.evals.scoring.attribution import Row
+from sextant.evals.scoring.metrics import (
     apply_metric,
     canonicalize_metric,
     check_metric,
@@ -27,7 +27,7 @@ from evals.scoring.metrics import (
     judge_units,
     metric_from_attribution,
 )
-from evals.scoring.scored_run import (
+from sextant.evals.scoring.scored_run import (
     ABOUT,
     NAMED,
     ScoredRun,
@@ -35,11 +35,11 @@ from evals.scoring.scored_run import (
     read_scored_run,
     require_same_contract,
 )
-from evals.scoring.statistics import estimate_mean
-from evals.scoring.system_names import name_systems
-from tools.errors import UnknownName, UsageError
-from tools.number_format import some_queries
-from tools.records import JsonMapping, JsonObject
+from sextant.evals.scoring.statistics import estimate_mean
+from sextant.evals.scoring.system_names import name_systems
+from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.number_format import some_queries
+from sextant.tools.records import JsonMapping, JsonObject
 
 Result = JsonObject  # what `curves` returns and --json prints
 SEEN = (
@@ -131,7 +131,7 @@ def _choose_metric(run: ScoredRun, name: str) -> str:
     if chosen in SEEN:
         return chosen
     if judgements := chosen.partition(" [")[2].rstrip("]"):
-        mend = f"python -m evals.score {run.path} --qrels {judgements} lets them"
+        mend = f"sextant score {run.path} --qrels {judgements} lets them"
         raise UsageError(f"{chosen} is by judgements that do not lead; {mend}")
     # A name in a run's own files imports no code.
     check_metric(chosen, custom=bool(name))

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from environments.base import Environment
-from evals import run_folder
-from evals.run_folder import load_environment
-from evals.run_schemas import FATE_LABELS, Fate
-from evals.scoring.attribution import choose_cutoffs, fate_at
-from evals.scoring.metrics import (
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.run_folder import load_environment
+from sextant.evals.run_schemas import FATE_LABELS, Fate
+from sextant.evals.scoring.attribution import choose_cutoffs, fate_at
+from sextant.evals.scoring.metrics import (
     add_metrics,
     compute,
     digest_metric_code,
@@ -41,8 +41,8 @@ from evals.scoring.metrics import (
     require_metrics,
     unordered_depth,
 )
-from evals.scoring.score_run import describe_cuts, query_weights, summarise_columns
-from evals.scoring.scored_run import (
+from sextant.evals.scoring.score_run import describe_cuts, query_weights, summarise_columns
+from sextant.evals.scoring.scored_run import (
     ABOUT,
     CONTRACT,
     NAMED,
@@ -55,7 +55,7 @@ from evals.scoring.scored_run import (
     list_deviations,
     read_scored_run,
 )
-from evals.scoring.statistics import (
+from sextant.evals.scoring.statistics import (
     OTHERS,
     TIE,
     PairedTest,
@@ -64,11 +64,11 @@ from evals.scoring.statistics import (
     run_tests,
     subtract_columns,
 )
-from evals.scoring.system_names import name_systems
-from evals.scoring.system_ranking import rank_systems
-from tools.errors import DataError, SextantError, UnknownName, UsageError
-from tools.number_format import plural
-from tools.records import JsonObject
+from sextant.evals.scoring.system_names import name_systems
+from sextant.evals.scoring.system_ranking import rank_systems
+from sextant.tools.errors import DataError, SextantError, UnknownName, UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonObject
 
 Result = JsonObject  # what `compare` returns and --json prints
 MOVED = 5  # queries shown that moved most, up and down each
@@ -306,7 +306,7 @@ def check_metric_code(runs: Sequence[ScoredRun], names: Iterable[str]) -> None:
             if _metric_code(run, name) != _metric_code(first, name):
                 raise UsageError(
                     f"{name} was computed by different code for {first.name} and {run.name}; "
-                    f"score both again: python -m evals.score RUN --metric {name}"
+                    f"score both again: sextant score RUN --metric {name}"
                 )
 
 

@@ -21,20 +21,20 @@ from functools import cache, cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from environments.judged_ranking import JudgedRanking, RankingMetric
-from environments.ranking_metrics import (
+from sextant.environments.judged_ranking import JudgedRanking, RankingMetric
+from sextant.environments.ranking_metrics import (
     METRIC_NAME,
     PAIRWISE,
     RANKING,
     judged_share,
     translate_metric,
 )
-from tools import code_digest, plugins, user_files
-from tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
-from tools.records import JsonMapping
+from sextant.tools import code_digest, plugins, user_files
+from sextant.tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
+from sextant.tools.records import JsonMapping
 
 if TYPE_CHECKING:
-    from environments.base import Comparison, Environment, Judgements
+    from sextant.environments.base import Comparison, Environment, Judgements
 
 # metric -> query_id -> value, in [0, 1] but for a user's own metric; None if it is undefined
 Values = dict[str, dict[str, float | None]]

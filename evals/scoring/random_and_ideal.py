@@ -11,16 +11,16 @@ from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
-from environments.base import Environment, Judgements
-from environments.judged_ranking import JudgedRanking
-from evals.scoring.metrics import (
+from sextant.environments.base import Environment, Judgements
+from sextant.environments.judged_ranking import JudgedRanking
+from sextant.evals.scoring.metrics import (
     apply_metric,
     collapse_to_units,
     is_custom,
     is_pairwise,
     judge_units,
 )
-from tools.records import Query
+from sextant.tools.records import Query
 
 KINDS = {"random": "Random", "maximum": "Maximum possible"}  # with the papers' words
 

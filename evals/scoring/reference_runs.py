@@ -16,14 +16,14 @@ from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from evals import run_folder
-from evals.scoring.metrics import orient
-from evals.scoring.scored_run import CONTRACT, ScoredRun, T, align_columns, read_scores
-from evals.scoring.statistics import Interval, PairedTest, paired, share_closed
-from programs import FLOOR
-from tools import pool_kinds
-from tools.errors import SextantError
-from tools.records import JsonMapping, JsonObject
+from sextant.evals import run_folder
+from sextant.evals.scoring.metrics import orient
+from sextant.evals.scoring.scored_run import CONTRACT, ScoredRun, T, align_columns, read_scores
+from sextant.evals.scoring.statistics import Interval, PairedTest, paired, share_closed
+from sextant.programs import FLOOR
+from sextant.tools import pool_kinds
+from sextant.tools.errors import SextantError
+from sextant.tools.records import JsonMapping, JsonObject
 
 ReferenceKind = Literal["floor", "best", "union", "ceiling"]
 LABELS: dict[ReferenceKind, str] = {

@@ -17,14 +17,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from environments.base import POOLED, Environment
-from evals import run_folder
-from evals.run_descriptions import describe_resuming
-from evals.run_folder import load_environment
-from evals.run_sittings import explain_resuming
-from evals.scoring.attribution import LossCounts, attribute, attribution_json, choose_cutoffs
-from evals.scoring.behaviour import FigureMeans
-from evals.scoring.metrics import (
+from sextant.environments.base import POOLED, Environment
+from sextant.evals import run_folder
+from sextant.evals.run_descriptions import describe_resuming
+from sextant.evals.run_folder import load_environment
+from sextant.evals.run_sittings import explain_resuming
+from sextant.evals.scoring.attribution import (
+    LossCounts,
+    attribute,
+    attribution_json,
+    choose_cutoffs,
+)
+from sextant.evals.scoring.behaviour import FigureMeans
+from sextant.evals.scoring.metrics import (
     Values,
     add_metrics,
     canonicalize_metric,
@@ -38,17 +43,17 @@ from evals.scoring.metrics import (
     parse_metric,
     ranking_of,
 )
-from evals.scoring.reference_runs import read_reference_bounds
-from evals.scoring.scored_run import Column, name_retriever
-from evals.scoring.statistics import estimate_mean, resampled_mean
-from programs import describe_deviations
-from tools import files
-from tools.errors import DataError, RunIncomplete, SextantError
-from tools.interrupts import start_thread
-from tools.number_format import choose_verb, plural, queries
-from tools.pool_kinds import describe_signs
-from tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
-from tools.result_table import write_csv
+from sextant.evals.scoring.reference_runs import read_reference_bounds
+from sextant.evals.scoring.scored_run import Column, name_retriever
+from sextant.evals.scoring.statistics import estimate_mean, resampled_mean
+from sextant.programs import describe_deviations
+from sextant.tools import files
+from sextant.tools.errors import DataError, RunIncomplete, SextantError
+from sextant.tools.interrupts import start_thread
+from sextant.tools.number_format import choose_verb, plural, queries
+from sextant.tools.pool_kinds import describe_signs
+from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
+from sextant.tools.result_table import write_csv
 
 # Files whose digests scores.json has, in their order there.
 _DIGESTED = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")

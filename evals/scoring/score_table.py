@@ -1,20 +1,20 @@
-"""The table of a run's scores, as `python -m evals.score` and the end of a run print it.
+"""The table of a run's scores, as `sextant score` and the end of a run print it.
 
 Tables of several runs are in evals/reporting.
 """
 
 from collections.abc import Iterator
 
-from evals.run_descriptions import describe_system, describe_task
-from evals.run_schemas import FATE_LABELS
-from evals.scoring.reference_runs import list_bounds
-from programs import SCHEMES
-from tools import pool_kinds
-from tools.cli import print_json, print_stdout
-from tools.number_format import count_of, number, plural, queries
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import ResultTable, TextBlock, render_terminal
-from tools.session import UNFOUND_ID
+from sextant.evals.run_descriptions import describe_system, describe_task
+from sextant.evals.run_schemas import FATE_LABELS
+from sextant.evals.scoring.reference_runs import list_bounds
+from sextant.programs import SCHEMES
+from sextant.tools import pool_kinds
+from sextant.tools.cli import print_json, print_stdout
+from sextant.tools.number_format import count_of, number, plural, queries
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import ResultTable, TextBlock, render_terminal
+from sextant.tools.session import UNFOUND_ID
 
 # Characters of a waterfall that stand for all of the recall.
 BAR = 30

@@ -13,17 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from evals import run_folder
-from evals.run_folder import load_environment
-from evals.run_schemas import JudgedSchema, ScoresSchema
-from evals.run_sittings import explain_resuming
-from evals.scoring.metrics import unordered_depth
-from programs import FLOOR, describe_deviations
-from tools import files, schemas
-from tools.errors import DataError, RunIncomplete, SextantError, UsageError
-from tools.number_format import abbreviate, choose_verb, queries
-from tools.pool_kinds import describe_signs, read_kind
-from tools.records import JsonObject
+from sextant.evals import run_folder
+from sextant.evals.run_folder import load_environment
+from sextant.evals.run_schemas import JudgedSchema, ScoresSchema
+from sextant.evals.run_sittings import explain_resuming
+from sextant.evals.scoring.metrics import unordered_depth
+from sextant.programs import FLOOR, describe_deviations
+from sextant.tools import files, schemas
+from sextant.tools.errors import DataError, RunIncomplete, SextantError, UsageError
+from sextant.tools.number_format import abbreviate, choose_verb, queries
+from sextant.tools.pool_kinds import describe_signs, read_kind
+from sextant.tools.records import JsonObject
 
 T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
@@ -168,7 +168,7 @@ class ScoredRun:
         lacks: str,
         mend: str = "",
     ) -> run_folder.JsonlIndex:
-        remedy = f"python -m evals.score {self.path} scores it again"
+        remedy = f"sextant score {self.path} scores it again"
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
             affected = f"{len(missing)} of its {queries(len(self.query_ids))}, e.g. {missing[0]!r}"
             raise DataError(f"{self.path} {lacks} of {affected}; {mend or remedy}")
@@ -226,7 +226,7 @@ def require_same_contract(runs: Sequence[ScoredRun]) -> None:
         if differences := contract_differences(runs[0], run):
             raise UsageError(
                 f"{describe_differences(runs[0], run, differences)}; give runs that agree in these "
-                f"(evals.score has --qrels and --relevant-from)"
+                f"(sextant.evals.score has --qrels and --relevant-from)"
             )
 
 
@@ -309,7 +309,7 @@ def read_scored_run(path: Path, *, load_data: bool = True) -> ScoredRun:
     except FileNotFoundError:
         raise _unscored(path, config, load_data=load_data) from None
     except (ValueError, csv.Error) as error:
-        mend = f"python -m evals.score {path} makes them again"
+        mend = f"sextant score {path} makes them again"
         raise DataError(f"the scores in {path} are damaged ({error}); {mend}") from None
     failed = {query_id: error for query_id, error in errors.items() if error}
     return ScoredRun(path, config, scores, columns, failed, list(errors))
@@ -328,7 +328,7 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
             f"{unanswered} of {path} {choose_verb(len(pending))} unanswered; {explain_resuming(path)}"
         )
     unsure = "" if query_ids else ", or says what is unanswered"
-    return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")
+    return DataError(f"{path} is not scored; sextant score {path} does that{unsure}")
 
 
 def read_scores(path: Path, config: run_folder.Config) -> JsonObject:

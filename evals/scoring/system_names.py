@@ -9,12 +9,12 @@ from datetime import datetime
 from math import inf, isfinite
 from typing import Any
 
-from evals.run_descriptions import printable
-from evals.run_folder import Config
-from evals.scoring.scored_run import ScoredRun
-from programs import FLOOR
-from tools.number_format import abbreviate
-from tools.pool_kinds import read_kind
+from sextant.evals.run_descriptions import printable
+from sextant.evals.run_folder import Config
+from sextant.evals.scoring.scored_run import ScoredRun
+from sextant.programs import FLOOR
+from sextant.tools.number_format import abbreviate
+from sextant.tools.pool_kinds import read_kind
 
 # Characters of the value of a setting in a name.
 VALUE_CHARS = 40

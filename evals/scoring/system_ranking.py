@@ -10,10 +10,10 @@ no test that was planned.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from evals.scoring.metrics import orient
-from evals.scoring.scored_run import Column, align_columns
-from evals.scoring.statistics import ALPHA, OTHERS, run_tests, subtract_columns
-from tools.records import JsonObject
+from sextant.evals.scoring.metrics import orient
+from sextant.evals.scoring.scored_run import Column, align_columns
+from sextant.evals.scoring.statistics import ALPHA, OTHERS, run_tests, subtract_columns
+from sextant.tools.records import JsonObject
 
 # metric -> query id -> value of a system.
 SystemValues = Mapping[str, Column]

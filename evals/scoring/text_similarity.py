@@ -6,7 +6,7 @@ the larger of
 - words    the share of the heavier text's words that are in the other text: finds a text put in another order, and a
            short text with a word or two changed
 
-Words are those of tools.text. A word or run weighs its idf over all the texts, so a beginning that
+Words are those of sextant.tools.text. A word or run weighs its idf over all the texts, so a beginning that
 all queries of a task share counts for next to nothing. Unrelated queries stay far below a half: of
 427 real questions from hearings none comes over 0.20. Paraphrases that share no words are not
 found.
@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.text import TermStatistics, content_words, word_runs
+from sextant.tools.text import TermStatistics, content_words, word_runs
 
 RUN = 3  # words in a run
 # Fewer texts than this are weighed as if there were this many: a word in two queries of three is a

@@ -1,4 +1,4 @@
-"""The address of a server, and the configuration to paste into an agent: `python -m evals.serve ...
+"""The address of a server, and the configuration to paste into an agent: `sextant serve ...
 --print-config`.
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.cli import print_stdout
-from tools.schemas import to_toml, toml_lines
+from sextant.tools.cli import print_stdout
+from sextant.tools.schemas import to_toml, toml_lines
 
 TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
 

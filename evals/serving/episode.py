@@ -24,29 +24,29 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from evals.scoring.anytime_ranking import anytime_ranking, submit_anytime
-from evals.scoring.metrics import (
+from sextant.evals.scoring.anytime_ranking import anytime_ranking, submit_anytime
+from sextant.evals.scoring.metrics import (
     canonicalize_metric,
     check_metric,
     compute,
     is_pairwise,
     ranking_of,
 )
-from programs.search_tools import (
+from sextant.programs.search_tools import (
     REPEATS,
     SHOWN_BEFORE,
     EarlierSearch,
     SearchTools,
     as_json,
 )
-from tools import schemas, session
-from tools.errors import SessionRefusal, UsageError
-from tools.models.answer_checks import InvalidAnswer
-from tools.models.arguments import NO_BOOLEAN, read_object
-from tools.models.arguments import read as read_arguments
-from tools.records import JsonObject, Query, Submission, Usage, usage_json
-from tools.schemas import Amount, Count, UsageSchema
-from tools.session import Toolbox
+from sextant.tools import schemas, session
+from sextant.tools.errors import SessionRefusal, UsageError
+from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.arguments import NO_BOOLEAN, read_object
+from sextant.tools.models.arguments import read as read_arguments
+from sextant.tools.records import JsonObject, Query, Submission, Usage, usage_json
+from sextant.tools.schemas import Amount, Count, UsageSchema
+from sextant.tools.session import Toolbox
 
 TOOLS = ("search", "read", "select", "note", "submit")
 # Of which documents the recall shapes a reward -> the steps of a trace that name them.

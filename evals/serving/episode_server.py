@@ -1,7 +1,7 @@
 """A run whose queries are answered from outside: which query an episode gets, and where its outcome
 goes.
 
-`serve_episodes` opens the run folder, as evals.run does, lets `play` hand out the queries, and
+`serve_episodes` opens the run folder, as sextant.evals.run does, lets `play` hand out the queries, and
 scores the outcomes. A query's first submission is its outcome, on disk before anybody hears of it;
 a query whose agent went away is handed out again. With `repeat`, queries go on being handed out for
 training, and their results are scored, not kept. Once the budget is used up, by what agents report
@@ -21,27 +21,27 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-from evals import run_folder
-from evals.run_folder import Outcome, RunFolder
-from evals.running import evaluate, runner
-from evals.running.agent_limits import UNREPORTED
-from evals.running.progress_display import report
-from evals.running.ready import PreparedRun
-from evals.running.request import Request
-from evals.scoring.score_run import record_test_use
-from evals.scoring.score_table import show_scores
-from evals.serving.client_config import ServerAddress
-from evals.serving.episode import Episode, EpisodeFactory, Observation, RewardSettings
-from programs.external_agent import Served
-from tools.cli import print_stderr
-from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
-from tools.installation import explain_missing
-from tools.interrupts import check_interrupts
-from tools.models.budget import Budget
-from tools.number_format import plural
-from tools.plugins import describe_exception as describe_error
-from tools.plugins import load_object
-from tools.records import Usage
+from sextant.evals import run_folder
+from sextant.evals.run_folder import Outcome, RunFolder
+from sextant.evals.running import evaluate, runner
+from sextant.evals.running.agent_limits import UNREPORTED
+from sextant.evals.running.progress_display import report
+from sextant.evals.running.ready import PreparedRun
+from sextant.evals.running.request import Request
+from sextant.evals.scoring.score_run import record_test_use
+from sextant.evals.scoring.score_table import show_scores
+from sextant.evals.serving.client_config import ServerAddress
+from sextant.evals.serving.episode import Episode, EpisodeFactory, Observation, RewardSettings
+from sextant.programs.external_agent import Served
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
+from sextant.tools.installation import explain_missing
+from sextant.tools.interrupts import check_interrupts
+from sextant.tools.models.budget import Budget
+from sextant.tools.number_format import plural
+from sextant.tools.plugins import describe_exception as describe_error
+from sextant.tools.plugins import load_object
+from sextant.tools.records import Usage
 
 MOST = 64  # episodes open at a time
 IDLE = 600.0  # seconds without an action, after which an episode makes room for another

@@ -1,8 +1,8 @@
 """Gymnasium environments of our tasks, for policies that act by texts: `sextant/congress-v0` and so
 on.
 
-    environment = gymnasium.make("evals.serving.gym:sextant/congress-v0", shaping="surfaced")
-    several = gymnasium.make_vec("evals.serving.gym:sextant/congress-v0", num_envs=8)
+    environment = gymnasium.make("sextant.evals.serving.gym:sextant/congress-v0", shaping="surfaced")
+    several = gymnasium.make_vec("sextant.evals.serving.gym:sextant/congress-v0", num_envs=8)
 
 Importing this registers them. Left out: AsyncVectorEnv with shared memory, which has no room for
 texts of any length.
@@ -10,15 +10,15 @@ texts of any length.
 
 from typing import Any
 
-from tools.installation import importing_extra
+from sextant.tools.installation import importing_extra
 
 with importing_extra("gymnasium", __name__):
     import gymnasium
 
-from evals.serving.episode import EpisodeFactory, query_for_agent
-from evals.serving.episode_server import EpisodeServer
-from evals.serving.rl_training import MOST, Turns, open_training, registered_names
-from programs.search_tools import as_json
+from sextant.evals.serving.episode import EpisodeFactory, query_for_agent
+from sextant.evals.serving.episode_server import EpisodeServer
+from sextant.evals.serving.rl_training import MOST, Turns, open_training, registered_names
+from sextant.programs.search_tools import as_json
 
 
 class AnyText(gymnasium.spaces.Text):

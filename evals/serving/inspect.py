@@ -1,7 +1,7 @@
 """Our tasks for Inspect AI: `inspect eval sextant/congress --model ... -T split=dev`.
 
 Each has our tools in the place of a setup step, so that any solver works, a scorer with the metrics
-of the task, and the submission, with its trace, in the log: `python -m evals.import_run LOG` makes
+of the task, and the submission, with its trace, in the log: `sextant import LOG` makes
 a run folder of it. The arguments (-T) are those of open_training, whose split is dev here, too.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from tools.installation import importing_extra
+from sextant.tools.installation import importing_extra
 
 with importing_extra("inspect", __name__):
     from inspect_ai import Task, task
@@ -18,12 +18,12 @@ with importing_extra("inspect", __name__):
     from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
     from inspect_ai.tool import Tool, ToolDef, ToolError
 
-from environments.opaque_ids import reveal
-from evals.running.runner import submission_record
-from evals.scoring.metrics import compute, is_pairwise, ranking_of
-from evals.serving.episode import TOOLS, Episode, EpisodeFactory, query_for_agent
-from evals.serving.rl_training import MOST, open_training, registered_names
-from programs.search_tools import as_json
+from sextant.environments.opaque_ids import reveal
+from sextant.evals.running.runner import submission_record
+from sextant.evals.scoring.metrics import compute, is_pairwise, ranking_of
+from sextant.evals.serving.episode import TOOLS, Episode, EpisodeFactory, query_for_agent
+from sextant.evals.serving.rl_training import MOST, open_training, registered_names
+from sextant.programs.search_tools import as_json
 
 _EPISODES = dict[str, Episode]()  # by the identity of a sample that is being answered
 

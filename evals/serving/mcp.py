@@ -1,4 +1,4 @@
-"""`python -m evals.serve --mcp stdio|http`: a run's queries as tools of the Model Context Protocol,
+"""`sextant serve --mcp stdio|http`: a run's queries as tools of the Model Context Protocol,
 by its own SDK.
 
 A client has a single episode at a time, and is known by its session. Clients of protocol
@@ -31,8 +31,8 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from evals.serving.client_config import ServerAddress, http_server_config
-from evals.serving.episode import (
+from sextant.evals.serving.client_config import ServerAddress, http_server_config
+from sextant.evals.serving.episode import (
     NOT_BOOKED,
     TOOLS,
     Episode,
@@ -40,8 +40,8 @@ from evals.serving.episode import (
     describe,
     query_for_agent,
 )
-from evals.serving.episode_server import IDLE, MOST, EpisodeServer
-from evals.serving.messages import (
+from sextant.evals.serving.episode_server import IDLE, MOST, EpisodeServer
+from sextant.evals.serving.messages import (
     Answers,
     NoMessage,
     is_open,
@@ -49,17 +49,17 @@ from evals.serving.messages import (
     read_message,
     write_message,
 )
-from evals.serving.session_calls import SessionCalls, TooManyCalls
-from evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
-from programs.search_tools import as_json
-from tools.cli import strip_control_characters
-from tools.errors import SessionRefusal, UsageError
-from tools.interrupts import start_thread, wait_until
-from tools.models.arguments import SHOWN, list_unknown, read_object
-from tools.plugins import describe_exception as describe_error
-from tools.records import JsonObject, Query
-from tools.session import Toolbox
-from tools.text import replace_surrogates
+from sextant.evals.serving.session_calls import SessionCalls, TooManyCalls
+from sextant.evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
+from sextant.programs.search_tools import as_json
+from sextant.tools.cli import strip_control_characters
+from sextant.tools.errors import SessionRefusal, UsageError
+from sextant.tools.interrupts import start_thread, wait_until
+from sextant.tools.models.arguments import SHOWN, list_unknown, read_object
+from sextant.tools.plugins import describe_exception as describe_error
+from sextant.tools.records import JsonObject, Query
+from sextant.tools.session import Toolbox
+from sextant.tools.text import replace_surrogates
 
 LINGER = 10.0  # seconds that clients have to go when all queries are answered
 PATH = "/mcp"  # the default of the SDK

@@ -15,8 +15,8 @@ import anyio
 import mcp_types as types
 from pydantic import ValidationError
 
-from tools.models.arguments import read_json
-from tools.records import JsonObject
+from sextant.tools.models.arguments import read_json
+from sextant.tools.records import JsonObject
 
 _FORMS = (
     'it has "jsonrpc": "2.0"; a request has a method, which is a text, an id, and an object as its '

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from tools.installation import importing_extra
+from sextant.tools.installation import importing_extra
 
 with importing_extra("openenv", __name__):
     from fastapi.exceptions import RequestValidationError
@@ -21,17 +21,17 @@ with importing_extra("openenv", __name__):
     from openenv.core.env_server.types import Action, Observation, State
     from starlette.exceptions import HTTPException
 
-    from evals.serving import web_auth
-    from evals.serving.rest import Answer
+    from sextant.evals.serving import web_auth
+    from sextant.evals.serving.rest import Answer
 
-from evals.serving.client_config import ServerAddress
-from evals.serving.episode import TOOLS, Episode, query_for_agent
-from evals.serving.episode_server import EpisodeServer
-from evals.serving.openenv_frames import FrameReader
-from programs.search_tools import as_json
-from tools.errors import RunIncomplete, SessionRefusal, UsageError
-from tools.models.arguments import SHOWN
-from tools.models.values import read_text
+from sextant.evals.serving.client_config import ServerAddress
+from sextant.evals.serving.episode import TOOLS, Episode, query_for_agent
+from sextant.evals.serving.episode_server import EpisodeServer
+from sextant.evals.serving.openenv_frames import FrameReader
+from sextant.programs.search_tools import as_json
+from sextant.tools.errors import RunIncomplete, SessionRefusal, UsageError
+from sextant.tools.models.arguments import SHOWN
+from sextant.tools.models.values import read_text
 
 # What an environment raises -> the status of the answer to a request by HTTP alone
 _STATUSES: dict[type[Exception], HTTPStatus] = {

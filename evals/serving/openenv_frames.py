@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tools.models.arguments import SHOWN, read_json
-from tools.text import replace_surrogates
+from sextant.tools.models.arguments import SHOWN, read_json
+from sextant.tools.text import replace_surrogates
 
 PATH = "/ws"  # of its server, for messages with a type; others have other forms
 TYPES = ("reset", "step", "state", "close", "mcp")

@@ -27,15 +27,15 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as Refusal
 
-from evals.serving import web_auth
-from evals.serving.client_config import ServerAddress
-from evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, query_for_agent
-from evals.serving.episode_server import EpisodeServer, NoQueryAvailable
-from evals.serving.search_queue import TOGETHER, SearchQueue
-from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
-from tools import schemas
-from tools.errors import RunIncomplete, SessionRefusal, UsageError
-from tools.models.arguments import (
+from sextant.evals.serving import web_auth
+from sextant.evals.serving.client_config import ServerAddress
+from sextant.evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, query_for_agent
+from sextant.evals.serving.episode_server import EpisodeServer, NoQueryAvailable
+from sextant.evals.serving.search_queue import TOGETHER, SearchQueue
+from sextant.evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
+from sextant.tools import schemas
+from sextant.tools.errors import RunIncomplete, SessionRefusal, UsageError
+from sextant.tools.models.arguments import (
     Form,
     Text,
     Texts,
@@ -45,9 +45,9 @@ from tools.models.arguments import (
     read_form,
     read_json,
 )
-from tools.records import Hits, JsonObject
-from tools.retrievers.base import Retriever, Search
-from tools.terminal import first_sentence
+from sextant.tools.records import Hits, JsonObject
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.terminal import first_sentence
 
 Result = TypeVar("Result")
 

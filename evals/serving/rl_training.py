@@ -12,9 +12,9 @@ from collections import Counter
 from threading import Lock
 from typing import Any
 
-import environments
-from evals.running.request import Request
-from evals.serving.episode import (
+from sextant import environments
+from sextant.evals.running.request import Request
+from sextant.evals.serving.episode import (
     TOOLS,
     Episode,
     EpisodeFactory,
@@ -22,10 +22,10 @@ from evals.serving.episode import (
     RewardSettings,
     query_for_agent,
 )
-from evals.serving.episode_server import open_training_pool
-from programs.search_tools import as_json
-from tools import cli_options
-from tools.files import read_object
+from sextant.evals.serving.episode_server import open_training_pool
+from sextant.programs.search_tools import as_json
+from sextant.tools import cli_options
+from sextant.tools.files import read_object
 
 MOST = 32  # turns of an episode, unless told otherwise
 _CALL_START = "<tool_call>"
@@ -48,7 +48,7 @@ def open_training(
 ) -> EpisodeFactory:
     """Return the world of a task, the same for the same arguments: its index is there once.
 
-    The rewards are as in evals.serving.episode.RewardSettings; `fields` are others of a Request,
+    The rewards are as in sextant.evals.serving.episode.RewardSettings; `fields` are others of a Request,
     such as `retriever` or `limit`.
     """
     named = {"program": "served:policy", "task": task, "split": split, **fields}

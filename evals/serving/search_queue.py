@@ -15,9 +15,9 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.exceptions import HTTPException
 
-from tools.cli import print_stderr
-from tools.number_format import plural
-from tools.plugins import describe_exception as describe_error
+from sextant.tools.cli import print_stderr
+from sextant.tools.number_format import plural
+from sextant.tools.plugins import describe_exception as describe_error
 
 Result = TypeVar("Result")
 

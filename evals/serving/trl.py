@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from tools.installation import importing_extra
+from sextant.tools.installation import importing_extra
 
 with importing_extra("trl", __name__):
     from datasets import Dataset
 
-from evals.serving.episode import TOOLS, Episode, EpisodeFactory
-from evals.serving.rl_training import prompt_rows
+from sextant.evals.serving.episode import TOOLS, Episode, EpisodeFactory
+from sextant.evals.serving.rl_training import prompt_rows
 
 
 def _as_method(name: str) -> Callable[..., str]:

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from evals.run_folder import RunFolder
-from evals.running.ready import PreparedRun
-from evals.studies.study_file import StudyCell
-from tools import files
+from sextant.evals.run_folder import RunFolder
+from sextant.evals.running.ready import PreparedRun
+from sextant.evals.studies.study_file import StudyCell
+from sextant.tools import files
 
 CELLS = "cells.json"
 TO_COME = "to come"

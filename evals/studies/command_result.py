@@ -1,11 +1,11 @@
-"""The outcome of a command over many runs, as evals.study and evals.reproduce end."""
+"""The outcome of a command over many runs, as sextant.evals.study and sextant.evals.reproduce end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tools.cli import print_stderr
-from tools.errors import SextantError
-from tools.result_table import render_terminal
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import SextantError
+from sextant.tools.result_table import render_terminal
 
 
 class CommandResult(NamedTuple):

@@ -3,7 +3,7 @@ them.
 
 RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, the values of each
 query (tables/study-queries.csv), and the study's own plots as SVG and PDF in the widths of papers'
-columns. After the study's tables come those of `evals.report` over the same runs, with floors and
+columns. After the study's tables come those of `sextant.evals.report` over the same runs, with floors and
 ceilings, and the papers' rows if the data are the release. Seconds depend on the machine, so they
 are in a table of their own, tables/study-seconds.csv: all else is the same whenever and however
 often the study was run.
@@ -16,11 +16,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from evals.reporting import figure_layout, report_page
-from evals.reporting import report as build
-from evals.reporting.plots import COLUMNS
-from evals.reporting.report_page import Report, ReportSection, report_table
-from evals.reporting.report_plots import (
+from sextant.evals.reporting import figure_layout, report_page
+from sextant.evals.reporting import report as build
+from sextant.evals.reporting.plots import COLUMNS
+from sextant.evals.reporting.report_page import Report, ReportSection, report_table
+from sextant.evals.reporting.report_plots import (
     INTERVALS,
     Panel,
     PaperPlot,
@@ -31,26 +31,26 @@ from evals.reporting.report_plots import (
     draw_panel,
     locate_cells,
 )
-from evals.reporting.report_tables import (
+from sextant.evals.reporting.report_tables import (
     ResultCell,
     ResultColumn,
     ResultRow,
     SystemFigures,
     order_by_score,
 )
-from evals.reporting.run_groups import short_task_name
-from evals.reporting.verdicts import round_p
-from evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhausted
-from evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
-from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
-from evals.scoring.statistics import estimate_mean
-from evals.studies import significance
-from evals.studies.run_cells import CellResult
-from evals.studies.study_file import StudyFile
-from tools import files as disk
-from tools.number_format import choose_verb, count_failed, number, plural
-from tools.records import JsonMapping, JsonObject
-from tools.result_table import LatexStyle, ResultTable, figure_cell, to_csv, to_latex
+from sextant.evals.reporting.run_groups import short_task_name
+from sextant.evals.reporting.verdicts import round_p
+from sextant.evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhausted
+from sextant.evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
+from sextant.evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
+from sextant.evals.scoring.statistics import estimate_mean
+from sextant.evals.studies import significance
+from sextant.evals.studies.run_cells import CellResult
+from sextant.evals.studies.study_file import StudyFile
+from sextant.tools import files as disk
+from sextant.tools.number_format import choose_verb, count_failed, number, plural
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.result_table import LatexStyle, ResultTable, figure_cell, to_csv, to_latex
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "

@@ -1,4 +1,4 @@
-"""Run the cells of a study in sequence, each as the run that `evals.run` makes; or estimate their
+"""Run the cells of a study in sequence, each as the run that `sextant.evals.run` makes; or estimate their
 cost.
 
 All cells share a budget, and cells of a model its gate. Cells of a task follow each other, so that
@@ -21,25 +21,37 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-import environments
-from environments.base import Environment
-from evals.running import earlier
-from evals.running.cost_estimate import forecast
-from evals.running.evaluate import LoadedRun, answer_queries, load_task, make_resources, run_request
-from evals.running.events import Event, Progress, RunMonitor
-from evals.running.progress_display import STILL_SECONDS
-from evals.running.progress_words import plain_line
-from evals.running.ready import PreparedRun
-from evals.running.request import Request
-from evals.running.resolve import RunRetrievers, resolve
-from evals.running.runner import OUTAGE
-from evals.scoring.random_and_ideal import KINDS, bound
-from evals.scoring.scored_run import ScoredRun, read_scored_run
-from evals.studies.cell_states import CellStates
-from evals.studies.study_file import StudyCell
-from tools import retrievers
-from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
-from tools.errors import (
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.evals.running import earlier
+from sextant.evals.running.cost_estimate import forecast
+from sextant.evals.running.evaluate import (
+    LoadedRun,
+    answer_queries,
+    load_task,
+    make_resources,
+    run_request,
+)
+from sextant.evals.running.events import Event, Progress, RunMonitor
+from sextant.evals.running.progress_display import STILL_SECONDS
+from sextant.evals.running.progress_words import plain_line
+from sextant.evals.running.ready import PreparedRun
+from sextant.evals.running.request import Request
+from sextant.evals.running.resolve import RunRetrievers, resolve
+from sextant.evals.running.runner import OUTAGE
+from sextant.evals.scoring.random_and_ideal import KINDS, bound
+from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
+from sextant.evals.studies.cell_states import CellStates
+from sextant.evals.studies.study_file import StudyCell
+from sextant.tools import retrievers
+from sextant.tools.cli import (
+    guard_prints,
+    is_terminal,
+    own_stream,
+    print_stderr,
+    strip_control_characters,
+)
+from sextant.tools.errors import (
     FAULTS,
     BudgetReached,
     DataError,
@@ -52,13 +64,13 @@ from tools.errors import (
     UnknownPrice,
     UsageError,
 )
-from tools.interrupts import check_interrupts
-from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.number_format import number, plural
-from tools.records import JsonObject
-from tools.result_table import ResultTable, TextBlock
-from tools.retrievers.base import Retriever
-from tools.waiting import announced
+from sextant.tools.interrupts import check_interrupts
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.number_format import number, plural
+from sextant.tools.records import JsonObject
+from sextant.tools.result_table import ResultTable, TextBlock
+from sextant.tools.retrievers.base import Retriever
+from sextant.tools.waiting import announced
 
 # Seconds until cells that other processes are at are looked at again.
 POLL = 1.0

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evals.reporting.verdicts import describe_verdict
-from evals.scoring.metrics import metric_family, orient
-from evals.scoring.statistics import ALPHA, PairedTest, run_tests, subtract_columns
-from tools.number_format import plural
-from tools.records import JsonObject
+from sextant.evals.reporting.verdicts import describe_verdict
+from sextant.evals.scoring.metrics import metric_family, orient
+from sextant.evals.scoring.statistics import ALPHA, PairedTest, run_tests, subtract_columns
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonObject
 
 # task -> row -> query -> value, which is a mean over seeds.
 Values = Mapping[str, Mapping[str, Mapping[str, float]]]

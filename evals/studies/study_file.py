@@ -14,20 +14,20 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-import environments
-from evals.running.request import Request
-from evals.scoring.metrics import canonicalize_metric, check_metric
-from tools import cli_options, files, schemas
-from tools.errors import FAULTS, UnknownName, UsageError
-from tools.installation import find_page
-from tools.records import JsonMapping, JsonObject
+from sextant import environments
+from sextant.evals.running.request import Request
+from sextant.evals.scoring.metrics import canonicalize_metric, check_metric
+from sextant.tools import cli_options, files, schemas
+from sextant.tools.errors import FAULTS, UnknownName, UsageError
+from sextant.tools.installation import find_page
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Fields whose value is itself a list: only a list of lists multiplies.
 _LISTS = {option.name for option in fields(Request) if option.default == ()} | {"tasks"}
 _ELSEWHERE = {
     "task": "tasks",
     "runs": "--runs",
-    "shard": "evals.run --shard",
+    "shard": "sextant.evals.run --shard",
 }
 _ELSEWHERE |= {f"budget_{unit}": "[budget]" for unit in ("usd", "calls", "tokens")}
 # Fields whose values need no field name in the name of a row.

@@ -1,20 +1,20 @@
-"""Comparisons of runs for the page, by the functions of `evals.compare`, `evals.curves` and
-`evals.behaviour`.
+"""Comparisons of runs for the page, by the functions of `sextant.evals.compare`, `sextant.evals.curves` and
+`sextant.evals.behaviour`.
 
 A result names runs by their places in the list that was asked for, from 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
-from evals.reporting.verdicts import describe_families, describe_verdict
-from evals.scoring.behaviour import FIGURES, compare_behaviour
-from evals.scoring.budget_curves import curves
-from evals.scoring.comparison import compare, compare_pairs
-from evals.scoring.scored_run import ScoredRun, align_columns
-from evals.scoring.statistics import ALPHA, TIE
-from evals.scoring.system_names import name_systems
-from tools.errors import SextantError
-from tools.records import JsonMapping, JsonObject
+from sextant.evals.reporting.verdicts import describe_families, describe_verdict
+from sextant.evals.scoring.behaviour import FIGURES, compare_behaviour
+from sextant.evals.scoring.budget_curves import curves
+from sextant.evals.scoring.comparison import compare, compare_pairs
+from sextant.evals.scoring.scored_run import ScoredRun, align_columns
+from sextant.evals.scoring.statistics import ALPHA, TIE
+from sextant.evals.scoring.system_names import name_systems
+from sextant.tools.errors import SextantError
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Keys of a comparison that the page shows.
 _SHOWN = (

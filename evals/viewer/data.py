@@ -12,24 +12,31 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from environments.ranking_metrics import PAIRWISE
-from evals import run_folder
-from evals.run_schemas import FATE_LABELS
-from evals.run_sittings import explain_resuming
-from evals.scoring import reference_runs, scored_run
-from evals.scoring.attribution import fate_at
-from evals.viewer.comparisons import COMPARISONS
-from evals.viewer.hops import describe_hops, describe_timeline
-from evals.viewer.loaded_run import Answer, DocumentTexts, LoadedRun, plain_json
-from evals.viewer.panel import Panel
-from evals.viewer.panels import load_panels
-from evals.viewer.remarks import Remarks, RemarkWriter, Subject, find_file, name_run, read_remarks
-from evals.viewer.run_list import describe_groups, describe_setting, describe_time
-from evals.viewer.study_tables import read_studies
-from evals.viewer.unfinished import UnfinishedRun
-from tools.errors import DataError, SextantError, UsageError
-from tools.models.storage.request_store import read_call
-from tools.plugins import describe_exception
+from sextant.environments.ranking_metrics import PAIRWISE
+from sextant.evals import run_folder
+from sextant.evals.run_schemas import FATE_LABELS
+from sextant.evals.run_sittings import explain_resuming
+from sextant.evals.scoring import reference_runs, scored_run
+from sextant.evals.scoring.attribution import fate_at
+from sextant.evals.viewer.comparisons import COMPARISONS
+from sextant.evals.viewer.hops import describe_hops, describe_timeline
+from sextant.evals.viewer.loaded_run import Answer, DocumentTexts, LoadedRun, plain_json
+from sextant.evals.viewer.panel import Panel
+from sextant.evals.viewer.panels import load_panels
+from sextant.evals.viewer.remarks import (
+    Remarks,
+    RemarkWriter,
+    Subject,
+    find_file,
+    name_run,
+    read_remarks,
+)
+from sextant.evals.viewer.run_list import describe_groups, describe_setting, describe_time
+from sextant.evals.viewer.study_tables import read_studies
+from sextant.evals.viewer.unfinished import UnfinishedRun
+from sextant.tools.errors import DataError, SextantError, UsageError
+from sextant.tools.models.storage.request_store import read_call
+from sextant.tools.plugins import describe_exception
 
 # Documents of a ranking.
 RANKED = 100
@@ -460,7 +467,7 @@ def _numbered(name: str) -> Iterator[str]:
 def _describe_unfinished(path: Path) -> str:
     # `read_scored_run` would load the corpus to count the queries that are unanswered.
     return (
-        f"there are no scores: it is unfinished, or was not scored; python -m evals.score {path} "
+        f"there are no scores: it is unfinished, or was not scored; sextant score {path} "
         f"scores it if nothing is unanswered, else {explain_resuming(path)}"
     )
 

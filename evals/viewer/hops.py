@@ -6,8 +6,8 @@ Times are in seconds from the beginning of the query.
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from tools.models.storage.request_store import CallTime, read_call_times
-from tools.records import JsonMapping, JsonObject, Usage, total, usage_from_json, usage_json
+from sextant.tools.models.storage.request_store import CallTime, read_call_times
+from sextant.tools.records import JsonMapping, JsonObject, Usage, total, usage_from_json, usage_json
 
 Step = JsonMapping
 Answer = JsonObject

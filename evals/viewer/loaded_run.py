@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from environments.base import Environment
-from evals import run_folder
-from evals.run_folder import load_environment
-from evals.run_schemas import JudgedSchema
-from evals.running.replay import SearchRanks
-from evals.scoring.attribution import fate_at
-from evals.scoring.scored_run import ScoredRun
-from tools import schemas
-from tools.corpus import Corpus
-from tools.errors import DataError, SextantError
-from tools.interrupts import start_thread
-from tools.models.storage.response_cache import NAME as ANSWERS
-from tools.number_format import queries
-from tools.records import Document, JsonMapping, JsonObject
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.run_folder import load_environment
+from sextant.evals.run_schemas import JudgedSchema
+from sextant.evals.running.replay import SearchRanks
+from sextant.evals.scoring.attribution import fate_at
+from sextant.evals.scoring.scored_run import ScoredRun
+from sextant.tools import schemas
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, SextantError
+from sextant.tools.interrupts import start_thread
+from sextant.tools.models.storage.response_cache import NAME as ANSWERS
+from sextant.tools.number_format import queries
+from sextant.tools.records import Document, JsonMapping, JsonObject
 
 # Characters of a query's text in a list.
 BEGINNING = 200
@@ -84,7 +84,7 @@ class LoadedRun:
     @cached_property
     def judged(self) -> Judged:
         """Return the fates of the relevant documents, from attribution.jsonl."""
-        remedy = f"python -m evals.score {self.run.path} scores it again"
+        remedy = f"sextant score {self.run.path} scores it again"
         try:
             judged = self._read_judged(remedy)
         except DataError as error:

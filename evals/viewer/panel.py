@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.viewer.loaded_run import LoadedRun
+from sextant.evals.viewer.loaded_run import LoadedRun
 
 
 class Panel(NamedTuple):

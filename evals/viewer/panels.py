@@ -3,16 +3,16 @@
 import re
 from collections.abc import Sequence
 
-from evals.viewer.panel import Panel
-from tools import plugins
-from tools.errors import UsageError
+from sextant.evals.viewer.panel import Panel
+from sextant.tools import plugins
+from sextant.tools.errors import UsageError
 
 # To add a panel: a file with a Panel, as docs/guide/extend.md has one, and its row here, under the
 # panel's own name. They stand on the page in this order.
 PANELS = {
-    "search": "evals.viewer.run_panels:SEARCH",
-    "behaviour": "evals.viewer.run_panels:BEHAVIOUR",
-    "ranks": "evals.viewer.run_panels:RANKS",
+    "search": "sextant.evals.viewer.run_panels:SEARCH",
+    "behaviour": "sextant.evals.viewer.run_panels:BEHAVIOUR",
+    "ranks": "sextant.evals.viewer.run_panels:RANKS",
 }
 
 

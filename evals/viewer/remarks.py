@@ -16,11 +16,11 @@ from typing import Annotated, NamedTuple, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import files, schemas
-from tools.cli import print_stderr
-from tools.errors import DataError, UsageError
-from tools.number_format import plural
-from tools.records import JsonMapping, JsonObject
+from sextant.tools import files, schemas
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.records import JsonMapping, JsonObject
 
 REMARKS = "remarks.jsonl"
 # Bytes of the file, and characters of a text.

@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from evals.run_sittings import read_sittings
-from evals.scoring.scored_run import ScoredRun, contract_differences
-from evals.scoring.system_names import name_settings
-from tools.number_format import abbreviate
+from sextant.evals.run_sittings import read_sittings
+from sextant.evals.scoring.scored_run import ScoredRun, contract_differences
+from sextant.evals.scoring.system_names import name_settings
+from sextant.tools.number_format import abbreviate
 
 # Of a contract, what the head of a group says in any case.
 _SAID = {"task", "split", "queries"}

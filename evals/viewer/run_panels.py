@@ -3,14 +3,21 @@
 The rest of the page is no panel: its answers are in data.py, its scripts in page/.
 """
 
-from evals.run_folder import Outcome
-from evals.running.replay import searches
-from evals.scoring.behaviour import COSTS, FIGURES, KINDS, observe_run, read_causes, summarize
-from evals.viewer.loaded_run import Answer, LoadedRun
-from evals.viewer.panel import Panel
-from evals.viewer.text_search import find_words
-from evals.web_page import PAGE
-from tools.errors import UsageError
+from sextant.evals.run_folder import Outcome
+from sextant.evals.running.replay import searches
+from sextant.evals.scoring.behaviour import (
+    COSTS,
+    FIGURES,
+    KINDS,
+    observe_run,
+    read_causes,
+    summarize,
+)
+from sextant.evals.viewer.loaded_run import Answer, LoadedRun
+from sextant.evals.viewer.panel import Panel
+from sextant.evals.viewer.text_search import find_words
+from sextant.evals.web_page import PAGE
+from sextant.tools.errors import UsageError
 
 
 def search_words(loaded: LoadedRun, words: str) -> Answer:

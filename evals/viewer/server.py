@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from evals import web_page
-from evals.viewer.data import NotFound, ViewerApi
-from evals.viewer.loaded_run import plain_json
-from evals.viewer.panel import Panel
-from evals.web_page import PAGE
-from tools import files
-from tools.errors import DataError, SextantError, UsageError
-from tools.interrupts import check_interrupts
+from sextant.evals import web_page
+from sextant.evals.viewer.data import NotFound, ViewerApi
+from sextant.evals.viewer.loaded_run import plain_json
+from sextant.evals.viewer.panel import Panel
+from sextant.evals.web_page import PAGE
+from sextant.tools import files
+from sextant.tools.errors import DataError, SextantError, UsageError
+from sextant.tools.interrupts import check_interrupts
 
 HOST = "127.0.0.1"
 PORT = 8017
@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self, path: str, answer: Callable[[str], _PageFile]) -> None:
         root = self.server.root
         if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
-            remedy = "open the whole address that python -m evals.view printed"
+            remedy = "open the whole address that sextant view printed"
             self._refuse(HTTPStatus.FORBIDDEN, remedy)
             return
         name = path[len(root) :]

@@ -1,14 +1,14 @@
 """The tables of studies, as far as they are filled: rows by tasks.
 
-The tables that `evals.study` prints are in evals/studies/results.py.
+The tables that `sextant.evals.study` prints are in evals/studies/results.py.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tools import files
-from tools.records import JsonObject
+from sextant.tools import files
+from sextant.tools.records import JsonObject
 
 # Bytes of a table.
 LARGEST = 1 << 26

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import zstandard
 
-from evals.run_folder import Outcome
-from tools import files
-from tools.models.storage.request_store import translate_sqlite_errors
-from tools.records import Document, JsonObject
+from sextant.evals.run_folder import Outcome
+from sextant.tools import files
+from sextant.tools.models.storage.request_store import translate_sqlite_errors
+from sextant.tools.records import Document, JsonObject
 
 # Places that a search returns.
 MOST = 200

@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from environments.base import Environment
-from evals import run_folder
-from evals.run_sittings import explain_resuming
-from evals.running.run_status import BROKE_OFF, RunState, read_state
-from evals.scoring.attribution import fate_at
-from evals.scoring.score_run import PartialScores
-from evals.scoring.scored_run import ScoredRun, name_retriever
-from evals.viewer.loaded_run import BEGINNING, Answer, DocumentTexts, Judged, LoadedRun
-from tools.errors import DataError
+from sextant.environments.base import Environment
+from sextant.evals import run_folder
+from sextant.evals.run_sittings import explain_resuming
+from sextant.evals.running.run_status import BROKE_OFF, RunState, read_state
+from sextant.evals.scoring.attribution import fate_at
+from sextant.evals.scoring.score_run import PartialScores
+from sextant.evals.scoring.scored_run import ScoredRun, name_retriever
+from sextant.evals.viewer.loaded_run import BEGINNING, Answer, DocumentTexts, Judged, LoadedRun
+from sextant.tools.errors import DataError
 
 NOT_SCORED = "not scored"
 NEWEST = 20  # answered queries that are named, the last first
@@ -151,7 +151,7 @@ class UnfinishedRun:
         if state and state.is_live:
             return {"state": state.name, "reason": state.reason, "live": True, "remedy": ""}
         if queries and len(self._outcomes) >= queries:
-            remedy = f"python -m evals.score {self.path} scores it."
+            remedy = f"sextant score {self.path} scores it."
             return {"state": NOT_SCORED, "reason": "", "live": False, "remedy": remedy}
         name, reason = (state.name, state.reason) if state else (BROKE_OFF, "")
         remedy = explain_resuming(self.path)

@@ -1,6 +1,6 @@
 """MTEB and Sextant, each in the other: an encoder of MTEB's as a retriever here, a program of ours as a model there.
 
-    python -m evals.run --task congress --program multihop --retriever examples/mteb/models.py:Mteb:MODEL
+    sextant run --task congress --program multihop --retriever examples/mteb/models.py:Mteb:MODEL
     python examples/mteb/models.py NanoNQRetrieval
 
 The second evaluates one search by BM25 on a task of MTEB's, by default one of its tiny ones for tests. Both want `mteb`
@@ -21,15 +21,15 @@ from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask
 from mteb.models.model_meta import ModelMeta
 from mteb.types import PromptType
 
-from evals.running.request import find_program
-from tools import retrievers
-from tools.corpus import Corpus
-from tools.records import Document, Query
-from tools.retrievers.neural.model_table import versions
-from tools.retrievers.vectors.embedder import Embedder
-from tools.retrievers.vectors.exact_search import VectorRetriever
-from tools.session import Toolbox
-from tools.text import encodable
+from sextant.evals.running.request import find_program
+from sextant.tools import retrievers
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.neural.model_table import versions
+from sextant.tools.retrievers.vectors.embedder import Embedder
+from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
+from sextant.tools.session import Toolbox
+from sextant.tools.text import encodable
 
 
 class MtebEmbedder(Embedder):

@@ -3,7 +3,7 @@
     pip install '.[gymnasium]' && python examples/trainers/gymnasium_grpo.py
 
 It is trained on dev queries. A policy before and after training is recorded as a run over test queries, so that
-`python -m evals.compare` says whether it learnt.
+`sextant compare` says whether it learnt.
 """
 
 import json
@@ -11,9 +11,9 @@ import json
 import gymnasium
 import numpy as np
 
-from evals import Request
-from evals.serving.episode_server import serve_episodes
-from evals.serving.gym import SearchEnv
+from sextant.evals import Request
+from sextant.evals.serving.episode_server import serve_episodes
+from sextant.evals.serving.gym import SearchEnv
 
 # What a behaviour searches for, given the words of the query; the last one searches for nothing.
 BEHAVIOURS = (
@@ -74,7 +74,7 @@ def record(name, logits, seed=0, **fields):
 if __name__ == "__main__":
     task = {"task": "writing", "data": "mini"}
     environment = gymnasium.make(
-        "evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced"
+        "sextant.evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced"
     )
     before, after = np.zeros(len(BEHAVIOURS)), train(environment, steps=60)
     for name, logits in (("step-0", before), ("step-60", after)):

@@ -1,7 +1,7 @@
 """Evaluate Inspect AI's mock model on a task, with a script in the place of a model:
 
     python examples/trainers/inspect_eval.py
-    python -m evals.import_run logs/NAME.json --task congress --split dev
+    sextant import logs/NAME.json --task congress --split dev
 
 A real one: inspect eval sextant/congress --model openai/gpt-5-mini -T split=dev --log-format json
 """
@@ -11,7 +11,7 @@ import json
 from inspect_ai import eval
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-import evals.serving.inspect  # noqa: F401  # registers the tasks; `inspect eval` finds them by itself
+import sextant.evals.serving.inspect  # noqa: F401  # registers the tasks; `inspect eval` finds them by itself
 
 
 def answer(messages, tools, tool_choice, config):

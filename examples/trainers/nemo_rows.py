@@ -3,8 +3,8 @@
 import json
 import sys
 
-from evals.serving.episode import TOOLS, describe
-from evals.serving.rl_training import open_training, prompt_rows
+from sextant.evals.serving.episode import TOOLS, describe
+from sextant.evals.serving.rl_training import open_training, prompt_rows
 
 if __name__ == "__main__":
     tools = [{"type": "function", "strict": False, **describe(tool)} for tool in TOOLS]

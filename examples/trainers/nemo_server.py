@@ -1,6 +1,6 @@
 """A NeMo Gym resources server over our REST door: NeMo Gym wants a newer Python than ours, so each has its own.
 
-    python -m evals.serve --task congress --split dev --http --rewards --repeat
+    sextant serve --task congress --split dev --http --rewards --repeat
     python examples/trainers/nemo_rows.py > rows.jsonl
 
 This file is the server's `app.py`, beside a configuration as those of NeMo Gym's own servers. $SEXTANT_URL is where our

@@ -13,9 +13,9 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from evals.serving.episode import TOOLS, Episode, query_for_agent
-from evals.serving.rl_training import open_training
-from programs.search_tools import as_json
+from sextant.evals.serving.episode import TOOLS, Episode, query_for_agent
+from sextant.evals.serving.rl_training import open_training
+from sextant.programs.search_tools import as_json
 
 __all__ = ["SearchTaskset"]
 _MOST = 4096  # rollouts at a time; before it, the oldest have ended

@@ -9,7 +9,7 @@ open_training. `python examples/trainers/skyrl_env.py` plays an episode.
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from evals.serving.rl_training import MOST, Turns, open_training, prompt_rows
+from sextant.evals.serving.rl_training import MOST, Turns, open_training, prompt_rows
 
 
 class SearchEnv(BaseTextEnv):

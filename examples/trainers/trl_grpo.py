@@ -14,8 +14,8 @@ import trl
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from evals.serving.rl_training import open_training
-from evals.serving.trl import make_dataset, make_factory
+from sextant.evals.serving.rl_training import open_training
+from sextant.evals.serving.trl import make_dataset, make_factory
 
 
 def make_model(calls):

@@ -13,11 +13,11 @@ from typing import Any
 
 import dspy
 
-from environments.base import Environment
-from programs.compiled import to_json_values
-from tools.models.passages import escape_markers
-from tools.records import Query
-from tools.retrievers.base import Retriever
+from sextant.environments.base import Environment
+from sextant.programs.compiled import to_json_values
+from sextant.tools.models.passages import escape_markers
+from sextant.tools.records import Query
+from sextant.tools.retrievers.base import Retriever
 
 # Entries that a demonstration keeps of a list; of passages first those that the answer names.
 SHOWN = 6

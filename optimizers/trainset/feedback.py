@@ -16,13 +16,13 @@ from enum import Enum
 from functools import cache
 from typing import Literal, NamedTuple
 
-from environments.base import Environment
-from evals.scoring.attribution import DocumentHistory, read_histories
-from evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
-from tools.models.passages import escape_markers
-from tools.number_format import plural
-from tools.records import Document, Query, Step, Trace, total
-from tools.text import content_words, sentences
+from sextant.environments.base import Environment
+from sextant.evals.scoring.attribution import DocumentHistory, read_histories
+from sextant.evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
+from sextant.tools.models.passages import escape_markers
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document, Query, Step, Trace, total
+from sextant.tools.text import content_words, sentences
 
 Topic = Literal["searching", "judging"]
 TOPICS: frozenset[Topic] = frozenset({"searching", "judging"})

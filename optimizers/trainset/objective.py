@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from environments.base import Environment
-from evals.scoring.metrics import (
+from sextant.environments.base import Environment
+from sextant.evals.scoring.metrics import (
     Ranking,
     apply_metric,
     canonicalize_metric,
@@ -27,9 +27,9 @@ from evals.scoring.metrics import (
     is_pairwise,
     judge_ranking,
 )
-from tools.errors import UnknownName, UsageError
-from tools.number_format import queries
-from tools.records import Query, Usage
+from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.number_format import queries
+from sextant.tools.records import Query, Usage
 
 PREFERRED = "nDCG@10"
 FLIP = "Flip"

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from environments.base import Environment
-from optimizers.trainset.demonstrations import relevant_documents
-from tools.corpus import indexed_text
-from tools.records import Query
-from tools.text import index_ngrams, longest_shared_ngrams, tokens
+from sextant.environments.base import Environment
+from sextant.optimizers.trainset.demonstrations import relevant_documents
+from sextant.tools.corpus import indexed_text
+from sextant.tools.records import Query
+from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 # Longest run, in words, that counts as chance. Instructions of our programs share at most 6 words
 # with any of 28,315 passages of hearings, and queries and wanted passages of dev there fewer than 8

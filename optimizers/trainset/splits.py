@@ -1,6 +1,6 @@
 """Divides the dev split of a task for compiling, and makes the handle that an optimizer gets of it.
 
-The queries are put in the order of SHA-256 over "<seed>:<query_id>", as environments.base.DevSplit
+The queries are put in the order of SHA-256 over "<seed>:<query_id>", as sextant.environments.base.DevSplit
 does; the first round(share x queries) are to train on, the rest to choose by; queries that want the
 same documents stay together. A dev query is left out when its similarity to some test query
 (evals/scoring/text_similarity.py) is `NEAR` or more; no dev query of a bundled miniature comes over
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from environments import load
-from environments.base import EmptySplit, Environment
-from evals.scoring.statistics import fewest_moved
-from evals.scoring.text_similarity import similarities
-from tools.errors import UsageError, require_at_least
-from tools.number_format import plural
-from tools.records import Query
-from tools.session import SharedOnDeepcopy
+from sextant.environments import load
+from sextant.environments.base import EmptySplit, Environment
+from sextant.evals.scoring.statistics import fewest_moved
+from sextant.evals.scoring.text_similarity import similarities
+from sextant.tools.errors import UsageError, require_at_least
+from sextant.tools.number_format import plural
+from sextant.tools.records import Query
+from sextant.tools.session import SharedOnDeepcopy
 
 NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
 FOLDS = 4  # if a single division would leave too few queries to choose by

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import dspy
 import pydantic
 
-from programs.build_stages.stage_program import Inputs, StageQuestion
-from tools.models.answer_checks import InvalidAnswer, Outputs
-from tools.models.passages import Passage
-from tools.text import TermStatistics, content_words, sentences, tokens
+from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
+from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.tools.models.passages import Passage
+from sextant.tools.text import TermStatistics, content_words, sentences, tokens
 
 ALIKE = 0.6  # share of the shorter sentence's words from which two say the same
 # words of a changed sentence by the original's; the paper's example of a decoy has 1.9

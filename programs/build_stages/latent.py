@@ -8,11 +8,11 @@ a floor. The recipe is in evals/build/recipes/latent.py.
 import dspy
 import pydantic
 
-from programs.build_stages.stage_program import Inputs, StageQuestion
-from tools.models.answer_checks import InvalidAnswer, Outputs
-from tools.models.passages import Passage
-from tools.records import JsonObject
-from tools.text import TermStatistics, content_words
+from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
+from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.tools.models.passages import Passage
+from sextant.tools.records import JsonObject
+from sextant.tools.text import TermStatistics, content_words
 
 WORDS = 12  # of a passage in place of its attribute
 SHARED = 4  # documents that have such a word, at least

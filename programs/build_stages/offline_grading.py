@@ -1,10 +1,10 @@
-"""Grading of documents by a query, as a stage of a build; the signature is that of evals.judge."""
+"""Grading of documents by a query, as a stage of a build; the signature is that of sextant.evals.judge."""
 
 from typing import Any
 
-from programs.build_stages.stage_program import Inputs, StageQuestion
-from programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
-from tools.text import TermStatistics, content_words
+from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
+from sextant.tools.text import TermStatistics, content_words
 
 LEAST = 0.2  # share of a query's words with which a passage has the highest grade, without a model
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import dspy
 
-from programs.build_stages.stage_program import Inputs, StageQuestion
-from programs.llm_tasks.objective_writer import WriteObjective
-from tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
+from sextant.programs.llm_tasks.objective_writer import WriteObjective
+from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
 
 
 class ListFacets(dspy.Signature):

@@ -9,10 +9,10 @@ from itertools import zip_longest
 
 import dspy
 
-from programs.build_stages.stage_program import Inputs, StageQuestion
-from tools.models.answer_checks import InvalidAnswer, Outputs
-from tools.models.passages import Passage
-from tools.text import TermStatistics, content_words
+from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
+from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.tools.models.passages import Passage
+from sextant.tools.text import TermStatistics, content_words
 
 COMMON = 0.01  # share of the documents that have a word which does not give an answer away
 SOURCES = 4  # passages that a query is made of without a model

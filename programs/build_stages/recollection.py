@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import dspy
 
-from programs.build_stages.query_writing import COMMON, rephrase
-from programs.build_stages.stage_program import Inputs, StageQuestion
-from programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
-from tools.models.answer_checks import InvalidAnswer, Outputs
-from tools.models.passages import Passage
-from tools.text import TermStatistics, content_words
+from sextant.programs.build_stages.query_writing import COMMON, rephrase
+from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
+from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.tools.models.passages import Passage
+from sextant.tools.text import TermStatistics, content_words
 
 OPENINGS = (  # noqa: SIM905
     "a complaint that one cannot find it; in the middle of a thought, without preamble; the place "

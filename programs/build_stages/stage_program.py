@@ -13,23 +13,23 @@ from typing import Any, Literal, NamedTuple
 import dspy
 from pydantic_core import to_jsonable_python
 
-from programs import passage_reading
-from programs.base import Program
-from programs.build_stages import STAGES
-from tools import schemas
-from tools.models.answer_checks import (
+from sextant.programs import passage_reading
+from sextant.programs.base import Program
+from sextant.programs.build_stages import STAGES
+from sextant.tools import schemas
+from sextant.tools.models.answer_checks import (
     AnswerTest,
     Outputs,
     UnusableAnswer,
     filled,
     require_known_row_ids,
 )
-from tools.models.passages import Passage, escape_markers
-from tools.models.prompting import ask
-from tools.plugins import load_object
-from tools.records import Document, Query, Submission
-from tools.retrievers.base import NullRetriever
-from tools.session import Session, Toolbox
+from sextant.tools.models.passages import Passage, escape_markers
+from sextant.tools.models.prompting import ask
+from sextant.tools.plugins import load_object
+from sextant.tools.records import Document, Query, Submission
+from sextant.tools.retrievers.base import NullRetriever
+from sextant.tools.session import Session, Toolbox
 
 Role = Literal["sweep", "write", "judge"]  # which of a recipe's models is asked
 Inputs = Mapping[str, Any]  # of a signature, by their names

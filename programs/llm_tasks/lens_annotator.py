@@ -9,22 +9,22 @@ them.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from programs.base import Program
-from programs.passage_reading import complete_ranking, find_candidates
-from tools.corpus import Corpus
-from tools.errors import UsageError, require_at_least
-from tools.lenses import LENSES, get_lens
-from tools.records import Document, Query, Submission
-from tools.retrievers.lens import surface_cues
-from tools.retrievers.lens.annotators import (
+from sextant.programs.base import Program
+from sextant.programs.passage_reading import complete_ranking, find_candidates
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError, require_at_least
+from sextant.tools.lenses import LENSES, get_lens
+from sextant.tools.records import Document, Query, Submission
+from sextant.tools.retrievers.lens import surface_cues
+from sextant.tools.retrievers.lens.annotators import (
     BATCH,
     AnnotateDocuments,
     annotate,
     annotate_text,
     predict_annotations,
 )
-from tools.retrievers.lexical.bm25 import BM25
-from tools.text import content_words
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.text import content_words
 
 
 def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Name why a searcher lost a relevant document, from its steps: what evals.behaviour
+"""Name why a searcher lost a relevant document, from its steps: what sextant.evals.behaviour
 --name-failures asks a model.
 
 The kinds of failure that are counted (evals/scoring/behaviour.py) say what happened to a
@@ -12,12 +12,12 @@ from typing import ClassVar, Literal
 
 import dspy
 
-from programs import passage_reading
-from programs.base import Program, QuerySignature
-from tools.models.answer_checks import filled
-from tools.models.passages import Passage
-from tools.models.prompting import ask, predict
-from tools.records import Query, Submission
+from sextant.programs import passage_reading
+from sextant.programs.base import Program, QuerySignature
+from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import ask, predict
+from sextant.tools.records import Query, Submission
 
 CAUSES = {
     "wording": "no search used words that the document has",

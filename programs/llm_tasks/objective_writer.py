@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import dspy
 import pydantic
 
-from tools.models.answer_checks import filled
-from tools.models.passages import escape_markers
-from tools.models.prompting import ask
+from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.passages import escape_markers
+from sextant.tools.models.prompting import ask
 
 
 class ExampleDocuments(pydantic.BaseModel):

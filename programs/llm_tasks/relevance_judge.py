@@ -1,4 +1,4 @@
-"""Grade documents by a task's rule: the question of evals.judge to a model about documents without a
+"""Grade documents by a task's rule: the question of sextant.evals.judge to a model about documents without a
 judgement.
 
 OBLIQ-Bench has a model judge the documents of several systems (appendix D), with relevant documents to
@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 import dspy
 import pydantic
 
-from programs import passage_reading
-from programs.base import Program, QuerySignature
-from tools.lenses import get_lens
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import UnusableAnswer, require_known_row_ids
-from tools.models.passages import Passage
-from tools.models.prompting import ask, predict, with_advice
-from tools.records import Query, Submission
+from sextant.programs import passage_reading
+from sextant.programs.base import Program, QuerySignature
+from sextant.tools.lenses import get_lens
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import UnusableAnswer, require_known_row_ids
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import ask, predict, with_advice
+from sextant.tools.records import Query, Submission
 
 HIGHEST = 2
 # What the grades mean, by the lens of the task (tools/lenses.py); the first is for all

@@ -15,28 +15,27 @@ from openai_server import OpenAIServer, fill
 from plain_installation import ROOT, STUDY, Shell
 from results import Result
 
-from environments import obliq
-from evals.__main__ import COMMANDS
+from sextant.environments import obliq
+from sextant.evals.__main__ import COMMANDS
 
 # `sextant NAME` and the same as `python -m MODULE`
 TYPED = [(name, module) for name, (module, _) in COMMANDS.items()]
 
 
 class Leaf(NamedTuple):
-    """A command that does something: `sextant tasks show`, or `python -m environments show`."""
+    """A command that does something: `sextant tasks show`, or `python -m sextant.environments show`."""
 
     as_sextant: str
     as_module: str
 
 
 def parsers(module: str) -> argparse.ArgumentParser:
-    """The parser of a command that `python -m` is given, a module and its sub-command if any."""
-    name, *sub_commands = module.split()
-    spec = find_spec(name)
+    """The parser of a command that `python -m` is given."""
+    spec = find_spec(module)
     is_package = spec is not None and spec.submodule_search_locations is not None
-    parser = import_module(f"{name}.__main__" if is_package else name).parser()
-    for word in sub_commands:
-        parser = sub_parsers(parser)[word]
+    parser: argparse.ArgumentParser = import_module(
+        f"{module}.__main__" if is_package else module
+    ).parser()
     return parser
 
 
@@ -59,10 +58,15 @@ def leaves() -> Iterator[Leaf]:
 
 
 LEAVES = list(leaves())
-COMMANDS_TYPED = [
-    typed for name, module in TYPED for typed in (f"sextant {name}", f"python -m {module}")
-]
-EVERYTHING_TYPED = sorted({*COMMANDS_TYPED, *(typed for leaf in LEAVES for typed in leaf)})
+# As typed -> how its --help begins
+USAGES = {
+    typed: f"usage: {leaf.as_sextant} "
+    for leaf in [
+        *LEAVES,
+        *(Leaf(f"sextant {name}", f"python -m {module}") for name, module in TYPED),
+    ]
+    for typed in leaf
+}
 
 # A real call of each: its arguments, in which a word in capitals stands for what the fixture `names` has made,
 # and OUT for a file or folder that is not there.
@@ -197,16 +201,16 @@ def names(module_shell, lm) -> dict[str, object]:
 
 
 def test_the_reference_names_every_command_and_here_is_a_call_of_each():
-    from evals.__main__ import COMMANDS
+    from sextant.evals.__main__ import COMMANDS
 
     assert dict(TYPED) == {name: module for name, (module, _) in COMMANDS.items()}
     assert {leaf.as_sextant.removeprefix("sextant ") for leaf in LEAVES} == set(CALLS)
 
 
-@pytest.mark.parametrize("typed", EVERYTHING_TYPED)
-def test_help_begins_with_what_was_typed_and_fits_the_terminal(typed, module_shell):
+@pytest.mark.parametrize("typed", sorted(USAGES))
+def test_help_begins_with_the_command_by_its_name_and_fits_the_terminal(typed, module_shell):
     done = module_shell.succeed(*typed.split(), "--help")
-    assert done.out.startswith(f"usage: {typed} ")
+    assert done.out.startswith(USAGES[typed])
     assert too_wide(done) == []
 
 

@@ -9,11 +9,11 @@ import pytest
 from plain_installation import Shell
 from tiny_models import bert
 
-from agents import AGENTS
-from optimizers.request import OPTIMIZERS
-from programs import PROGRAMS
-from programs.compiled import read, write
-from tools.retrievers import RETRIEVERS
+from sextant.agents import AGENTS
+from sextant.optimizers.request import OPTIMIZERS
+from sextant.programs import PROGRAMS
+from sextant.programs.compiled import read, write
+from sextant.tools.retrievers import RETRIEVERS
 
 # How a retriever is named by default, unless that is its name alone. MODEL is a folder with a tiny model.
 EXPRESSIONS = {

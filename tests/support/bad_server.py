@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
-from tools.models.transport import http_client
+from sextant.tools.models.transport import http_client
 
 Body = dict[str, Any]  # of a request or an answer, as JSON has it
 MISSING = object()  # in place of a usage block: none at all

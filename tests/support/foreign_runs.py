@@ -1,8 +1,8 @@
 """A small world, and trajectories of other systems in it."""
 
-from environments.base import Environment, Judgements
-from tools.corpus import Corpus
-from tools.records import Document, Query
+from sextant.environments.base import Environment, Judgements
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Query
 
 DOCUMENTS = {
     name: f"The committee heard about number {name}."

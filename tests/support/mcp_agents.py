@@ -12,7 +12,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 
 def in_process(query, search, read, select):
-    """The same as a function of one's own, for evals.run."""
+    """The same as a function of one's own, for sextant.evals.run."""
     found = [hit.doc_id for hit in search(query, 5)]
     read(found[0])
     select(found[1:3])

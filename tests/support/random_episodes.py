@@ -2,7 +2,7 @@
 
 import json
 
-from evals.serving.episode import TOOLS
+from sextant.evals.serving.episode import TOOLS
 
 
 def random_actions(random, query):

@@ -12,10 +12,10 @@ from pathlib import Path
 from conftest import ROOT
 from waiting import wait_for
 
-from evals.running.request import Request
-from evals.serving import episode_server as hosts
-from evals.serving import web_auth
-from evals.serving.client_config import ServerAddress
+from sextant.evals.running.request import Request
+from sextant.evals.serving import episode_server as hosts
+from sextant.evals.serving import web_auth
+from sextant.evals.serving.client_config import ServerAddress
 
 
 class Client:
@@ -62,7 +62,7 @@ class Client:
 
 
 def run_in_process(run, runs):
-    """Give the outcomes of evals.run for a function of one's own that does what agents outside do."""
+    """Give the outcomes of sextant.evals.run for a function of one's own that does what agents outside do."""
     assert (
         run(
             "--program",
@@ -81,12 +81,19 @@ def run_in_process(run, runs):
 
 @contextmanager
 def serving(python, *words, **environment):
-    """Give what starts evals.serve on one free port, with more options; it returns the process and the port."""
+    """Give what starts sextant.evals.serve on one free port, with more options; it returns the process and the port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port, started = free.getsockname()[1], []
 
     def start(*options):
-        command = [python, "-m", "evals.serve", *map(str, (*words, *options)), "--port", str(port)]
+        command = [
+            python,
+            "-m",
+            "sextant.evals.serve",
+            *map(str, (*words, *options)),
+            "--port",
+            str(port),
+        ]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
         started.append(
             process := subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL)

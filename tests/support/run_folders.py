@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evals.run_folder import read_outcomes
+from sextant.evals.run_folder import read_outcomes
 
 CONFIG: dict[str, Any] = {
     "task": "obliq/congress",
@@ -76,8 +76,8 @@ def make(
 
 def run_in(place: Path, *words: object) -> Path:
     """The folder of a run on a miniature with these words, in silence; its home and its runs folder are in `place`."""
-    from evals import run
-    from tools.cli import run_command
+    from sextant.evals import run
+    from sextant.tools.cli import run_command
 
     before = set((place / "runs").glob("*/*"))
     given = [*map(str, words), "--data", "mini", "--runs", str(place / "runs")]

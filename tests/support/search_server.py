@@ -5,7 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tools.retrievers import build
+from sextant.tools.retrievers import build
 
 
 class SearchServer:

@@ -4,7 +4,7 @@ import json
 
 from bad_server import Fault, told
 
-from tools.models import context_window
+from sextant.tools.models import context_window
 
 SPARE = 1.3  # tokens of a small model's tokenizer for each of ours
 

@@ -3,7 +3,7 @@
 import threading
 from contextlib import contextmanager
 
-from evals.viewer import server as page_server
+from sextant.evals.viewer import server as page_server
 
 
 @contextmanager

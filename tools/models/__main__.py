@@ -1,7 +1,7 @@
-"""Check a model before a run: `python -m tools.models check SPEC`.
+"""Check a model before a run: `sextant models check SPEC`.
 
-    python -m tools.models check MODEL@URL    its abilities, its speed, and the options it needs
-    python -m tools.models check @URL         the names of the models that a server has
+    sextant models check MODEL@URL    its abilities, its speed, and the options it needs
+    sextant models check @URL         the names of the models that a server has
 
 The calls that are sent are those of tools/models/model_check.py.
 """
@@ -9,25 +9,25 @@ The calls that are sent are those of tools/models/model_check.py.
 import argparse
 from typing import Any
 
-from tools.cli import (
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     print_json,
     run_and_leave,
     strip_control_characters,
 )
-from tools.cli_options import add_options, from_options
-from tools.errors import UsageError
-from tools.models.model_spec import ModelSettings, parse, split_server
-from tools.models.secrets import read_keys
-from tools.result_table import CommandLine, DefinitionList, show
-from tools.waiting import announced
+from sextant.tools.cli_options import add_options, from_options
+from sextant.tools.errors import UsageError
+from sextant.tools.models.model_spec import ModelSettings, parse, split_server
+from sextant.tools.models.secrets import read_keys
+from sextant.tools.result_table import CommandLine, DefinitionList, show
+from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_parser = CommandParser(
-        prog="python -m tools.models", description="What a model can do, before a run asks it."
+        prog="sextant models", description="What a model can do, before a run asks it."
     )
     summary = "send three small calls; say what works, and what a run needs"
     verbs = command_parser.add_subparsers(dest="verb", required=True, metavar="check")
@@ -52,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
     if split_server(spec)[0]:
         parse(spec, "check")
     with announced("loading libraries"):
-        from tools.models import model_check  # DSPy: not for --help
+        from sextant.tools.models import model_check  # DSPy: not for --help
 
     with announced(f"asking {spec}"):
         if not split_server(spec)[0]:

@@ -18,16 +18,16 @@ from typing import Any
 import dspy
 from dspy.adapters.utils import translate_field_type
 
-from tools import session
-from tools.models import call_context, context_window
-from tools.models.answer_checks import (
+from sextant.tools import session
+from sextant.tools.models import call_context, context_window
+from sextant.tools.models.answer_checks import (
     InvalidAnswer,
     UnusableAnswer,
     find_ids,
     run_checks,
     schema_constraints,
 )
-from tools.models.answer_faults import (
+from sextant.tools.models.answer_faults import (
     broken_off,
     cut_off,
     ends_inside_list,
@@ -39,25 +39,25 @@ from tools.models.answer_faults import (
     note_prompt_leak,
     write_request,
 )
-from tools.models.answer_parsing import (
+from sextant.tools.models.answer_parsing import (
     JSON_FORM,
     answer_form,
     check_repairable,
     find_object,
 )
-from tools.models.answer_schema import (
+from sextant.tools.models.answer_schema import (
     SIGNATURES_CACHED,
     FieldValues,
     bound_schema,
     inline_schema,
     make_schema,
 )
-from tools.models.call_context import PredictorCall, Repair
-from tools.models.fields import place_markers, read_loosely
-from tools.models.salvage import Part, describe, salvage
-from tools.models.tool_calls import ToolCalls
-from tools.models.values import TooBroken
-from tools.records import Usage
+from sextant.tools.models.call_context import PredictorCall, Repair
+from sextant.tools.models.fields import place_markers, read_loosely
+from sextant.tools.models.salvage import Part, describe, salvage
+from sextant.tools.models.tool_calls import ToolCalls
+from sextant.tools.models.values import TooBroken
+from sextant.tools.records import Usage
 
 # DSPy's words before the schema of a field.
 _SCHEMA_NOTE = "must adhere to the JSON schema: "

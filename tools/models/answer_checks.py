@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, Literal
 
-from tools import session
-from tools.models.values import Ids
+from sextant.tools import session
+from sextant.tools.models.values import Ids
 
 Kind = Literal[
     "unparsable",

@@ -13,13 +13,13 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from tools import files
-from tools.models import values
-from tools.models.answer_checks import InvalidAnswer
-from tools.models.values import fold_name
-from tools.records import JsonMapping, JsonObject
-from tools.schemas import NESTED
-from tools.text import replace_surrogates
+from sextant.tools import files
+from sextant.tools.models import values
+from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.values import fold_name
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.schemas import NESTED
+from sextant.tools.text import replace_surrogates
 
 Form = TypeVar("Form", bound=BaseModel)
 

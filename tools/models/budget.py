@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tools.cli import print_stderr
-from tools.errors import BudgetReached, UnknownPrice
-from tools.number_format import plural
-from tools.records import Usage
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import BudgetReached, UnknownPrice
+from sextant.tools.number_format import plural
+from sextant.tools.records import Usage
 
 _LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up
 

@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tools.models.answer_checks import AnswerCheck
-from tools.text import TermStatistics
+from sextant.tools.models.answer_checks import AnswerCheck
+from sextant.tools.text import TermStatistics
 
 Inputs = Mapping[str, Any]
 # The name of an output field -> the function that writes the field.

@@ -19,26 +19,26 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from tools.cli import print_stderr
-from tools.errors import ProviderRefused
-from tools.models import context_window, provider_errors
-from tools.models.budget import CallReservation
-from tools.models.context_window import Message
-from tools.models.finish_reasons import TIMEOUT
-from tools.models.provider_response import ProviderResponse, Send
-from tools.models.run_resources import RunResources
-from tools.models.secrets import secret_values
-from tools.models.speed import SpeedMeter
-from tools.models.storage.request_store import Packed, split_and_compress
-from tools.models.storage.response_cache import ModelResponse
-from tools.models.transport.rate_limiter import LONGEST_WAIT
-from tools.models.usage import read_report
-from tools.number_format import plural
-from tools.records import Usage
-from tools.session import SharedOnDeepcopy, usage_recorded_elsewhere
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import ProviderRefused
+from sextant.tools.models import context_window, provider_errors
+from sextant.tools.models.budget import CallReservation
+from sextant.tools.models.context_window import Message
+from sextant.tools.models.finish_reasons import TIMEOUT
+from sextant.tools.models.provider_response import ProviderResponse, Send
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.secrets import secret_values
+from sextant.tools.models.speed import SpeedMeter
+from sextant.tools.models.storage.request_store import Packed, split_and_compress
+from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.transport.rate_limiter import LONGEST_WAIT
+from sextant.tools.models.usage import read_report
+from sextant.tools.number_format import plural
+from sextant.tools.records import Usage
+from sextant.tools.session import SharedOnDeepcopy, usage_recorded_elsewhere
 
 if TYPE_CHECKING:
-    from tools.models.prices import Price
+    from sextant.tools.models.prices import Price
 
 DEADLINE: ContextVar[float] = ContextVar(
     "deadline", default=float("inf")
@@ -117,7 +117,7 @@ class ModelClient(SharedOnDeepcopy):
         `key` stands for everything that shapes the answer; "" is for an answer that an index keeps,
         not the ledger.
         `owner` is the query that pays, "" for none. `limit` is the most tokens of the answer, None
-        if there is none. Raises DSPy's LM errors and those of tools.errors.
+        if there is none. Raises DSPy's LM errors and those of sextant.tools.errors.
         """
         failures = _RetryState()
         with self._turn(owner, key) as known_answer:

@@ -15,18 +15,22 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from tools import session
-from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models import provider_errors
-from tools.models.client import ModelClient
-from tools.models.model_spec import PROVIDERS, SERVER_KEY, is_server, split_server
-from tools.models.prices import Price
-from tools.models.provider_response import ProviderResponse
-from tools.models.run_resources import RunResources
-from tools.models.secrets import redact
-from tools.models.transport.openai_client import OpenAIClient, UnreadableResponse, parse_body
-from tools.number_format import plural
-from tools.records import Usage
+from sextant.tools import session
+from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models import provider_errors
+from sextant.tools.models.client import ModelClient
+from sextant.tools.models.model_spec import PROVIDERS, SERVER_KEY, is_server, split_server
+from sextant.tools.models.prices import Price
+from sextant.tools.models.provider_response import ProviderResponse
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.secrets import redact
+from sextant.tools.models.transport.openai_client import (
+    OpenAIClient,
+    UnreadableResponse,
+    parse_body,
+)
+from sextant.tools.number_format import plural
+from sextant.tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 

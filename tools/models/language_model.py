@@ -2,7 +2,7 @@
 tools/models/model_spec.py names it.
 
 tools/models/client.py has the stations of a call. DSPy's own cache is off, because it is shared
-between runs and keeps no usage; `python -m programs.lm cache` lists ours.
+between runs and keeps no usage; `sextant cache` lists ours.
 """
 
 import asyncio
@@ -29,40 +29,40 @@ from dspy.clients.call_result import attributes
 from dspy.clients.lm15_boundary import request_kwargs, response_value
 from dspy.utils.callback import with_callbacks
 
-from tools import session
-from tools.cli import print_stderr
-from tools.errors import (
+from sextant.tools import session
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import (
     AbortCompilation,
     ProviderRefused,
     SextantError,
     UsageError,
     check_docstrings,
 )
-from tools.interrupts import start_thread
-from tools.models import call_context, context_window, offline_engine, provider_errors
-from tools.models import model_spec as models
-from tools.models.adapter import Adapter
-from tools.models.answer_faults import COMPLETED
-from tools.models.call_context import LastAnswer, Rules
-from tools.models.client import DEADLINE, ModelClient
-from tools.models.context_window import Message
-from tools.models.finish_reasons import LENGTH, read_finish_reason
-from tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
-from tools.models.model_spec import (
+from sextant.tools.interrupts import start_thread
+from sextant.tools.models import call_context, context_window, offline_engine, provider_errors
+from sextant.tools.models import model_spec as models
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answer_faults import COMPLETED
+from sextant.tools.models.call_context import LastAnswer, Rules
+from sextant.tools.models.client import DEADLINE, ModelClient
+from sextant.tools.models.context_window import Message
+from sextant.tools.models.finish_reasons import LENGTH, read_finish_reason
+from sextant.tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
+from sextant.tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
 )
-from tools.models.provider_response import ProviderResponse, find_instruction, part_output
-from tools.models.run_resources import RunResources
-from tools.models.secrets import SECRET, header_values, redact, redact_nested
-from tools.models.storage.response_cache import ModelResponse
-from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
-from tools.models.usage import RECOUNT_TOKENS
-from tools.records import Usage
-from tools.text import TermStatistics
+from sextant.tools.models.provider_response import ProviderResponse, find_instruction, part_output
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.secrets import SECRET, header_values, redact, redact_nested
+from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
+from sextant.tools.models.usage import RECOUNT_TOKENS
+from sextant.tools.records import Usage
+from sextant.tools.text import TermStatistics
 
 if TYPE_CHECKING:
-    from tools.models.prices import Price
-    from tools.models.transport.openai_client import OpenAIClient
+    from sextant.tools.models.prices import Price
+    from sextant.tools.models.transport.openai_client import OpenAIClient
 
 # Settings that are in a config beside these, and those that say how something is sent.
 _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
@@ -435,8 +435,8 @@ class LanguageModel(dspy.LM):
     ) -> ProviderResponse:
         if self.caller.free:
             return ask(kwargs).without_thoughts(instruction)
-        from tools.models.transport import body_limits  # not for the engine without a model
-        from tools.models.transport import (
+        from sextant.tools.models.transport import body_limits  # not for the engine without a model
+        from sextant.tools.models.transport import (
             openai_client as wire,  # not for the engine without a model
         )
 
@@ -477,7 +477,7 @@ class LanguageModel(dspy.LM):
     def _by_litellm(
         self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]
     ) -> ProviderResponse:
-        from tools.models.transport.litellm_client import converse  # as above
+        from sextant.tools.models.transport.litellm_client import converse  # as above
 
         try:
             reply = converse(self.model, messages, tools, kwargs)
@@ -850,9 +850,9 @@ def connect(
 
 
 def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> ConnectedModel:
-    from tools.models import prices  # not for the engine without a model
-    from tools.models.transport import litellm_client  # as above
-    from tools.models.transport import openai_client as wire  # as above
+    from sextant.tools.models import prices  # not for the engine without a model
+    from sextant.tools.models.transport import litellm_client  # as above
+    from sextant.tools.models.transport import openai_client as wire  # as above
 
     for field in sorted(settings.extra_body.keys() & {"model", "messages", "input"}):
         raise UsageError(

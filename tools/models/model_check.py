@@ -16,27 +16,27 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from tools.cli_options import to_command_line
-from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName
-from tools.models import provider_errors, server_detection
-from tools.models.answer_checks import UnusableAnswer
-from tools.models.budget import Budget
-from tools.models.context_window import PromptTooLong
-from tools.models.finish_reasons import is_cut
-from tools.models.language_model import (
+from sextant.tools.cli_options import to_command_line
+from sextant.tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName
+from sextant.tools.models import provider_errors, server_detection
+from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.context_window import PromptTooLong
+from sextant.tools.models.finish_reasons import is_cut
+from sextant.tools.models.language_model import (
     CALLS_IN_TEXT,
     ConnectedModel,
     LanguageModel,
     ModelSettings,
     connect,
 )
-from tools.models.model_spec import check_key, parse
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.models.speed import Speed
-from tools.models.storage.response_cache import ModelResponse
-from tools.models.transport.openai_client import OpenAIClient
-from tools.records import JsonObject, total
+from sextant.tools.models.model_spec import check_key, parse
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.speed import Speed
+from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.transport.openai_client import OpenAIClient
+from sextant.tools.records import JsonObject, total
 
 REQUESTS = 9  # at most, as an answer that cannot be used is asked for again
 # Of an answer at most, without --max-tokens: a model that thinks takes some hundred for these

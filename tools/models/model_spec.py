@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tools.cli import positive, share, temperature
-from tools.cli_options import Option, json_object, parse_name_value
-from tools.errors import ProviderRefused, UnknownName, UsageError
-from tools.models.secrets import get_secret
+from sextant.tools.cli import positive, share, temperature
+from sextant.tools.cli_options import Option, json_object, parse_name_value
+from sextant.tools.errors import ProviderRefused, UnknownName, UsageError
+from sextant.tools.models.secrets import get_secret
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -284,7 +284,7 @@ def unsupported_reasoning_limit(model: str) -> UsageError:
 
 def price_is_known(spec: str, file: Path | None = None) -> bool:
     """Return whether a budget in dollars can be kept for this model; `file` is the user's own prices."""
-    from tools.models.prices import price  # few runs need prices
+    from sextant.tools.models.prices import price  # few runs need prices
 
     return spec == "offline" or price(spec, file) is not None
 

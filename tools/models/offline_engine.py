@@ -10,11 +10,11 @@ from typing import Any
 
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
-from tools.errors import UsageError
-from tools.models import call_context
-from tools.models.call_context import Rules
-from tools.session import SharedOnDeepcopy
-from tools.text import TermStatistics
+from sextant.tools.errors import UsageError
+from sextant.tools.models import call_context
+from sextant.tools.models.call_context import Rules
+from sextant.tools.session import SharedOnDeepcopy
+from sextant.tools.text import TermStatistics
 
 # A part of run configs. Raise it with every change that changes an answer.
 VERSION = "offline/2"

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from tools.models.call_context import Inputs
-from tools.models.tool_calls import ToolCalls
-from tools.text import TermStatistics, content_words, sentences
+from sextant.tools.models.call_context import Inputs
+from sextant.tools.models.tool_calls import ToolCalls
+from sextant.tools.text import TermStatistics, content_words, sentences
 
 # docs/decisions/offline.md tells how these were chosen, and on which queries.
 SEARCH_WORDS = 20  # words in each search after the first

@@ -25,10 +25,10 @@ from typing import Annotated, Any, NamedTuple, NotRequired, cast
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from tools import files, schemas
-from tools.errors import UsageError
-from tools.files import expand_user_path, sextant_home
-from tools.records import JsonObject
+from sextant.tools import files, schemas
+from sextant.tools.errors import UsageError
+from sextant.tools.files import expand_user_path, sextant_home
+from sextant.tools.records import JsonObject
 
 _MILLION = 1e6
 _MODES = ("chat", "responses", "completion")  # in LiteLLM's table: what answers text with text

@@ -21,10 +21,10 @@ from typing import Any, get_origin
 
 import dspy
 
-from tools import session
-from tools.lenses import LENSES, Lens, get_lens
-from tools.models import call_context
-from tools.models.answer_checks import (
+from sextant.tools import session
+from sextant.tools.lenses import LENSES, Lens, get_lens
+from sextant.tools.models import call_context
+from sextant.tools.models.answer_checks import (
     AnswerCheck,
     AnswerTest,
     InvalidAnswer,
@@ -35,9 +35,9 @@ from tools.models.answer_checks import (
     require_known_ids,
     require_known_row_ids,
 )
-from tools.models.answer_length import max_answer_tokens, predict
-from tools.models.context_window import prompt_fits
-from tools.models.passages import (
+from sextant.tools.models.answer_length import max_answer_tokens, predict
+from sextant.tools.models.context_window import prompt_fits
+from sextant.tools.models.passages import (
     DESCRIPTION,
     Passage,
     escape_markers,
@@ -45,7 +45,7 @@ from tools.models.passages import (
     passage_batches,
     show_passages,
 )
-from tools.models.salvage import describe
+from sextant.tools.models.salvage import describe
 
 __all__ = [
     "DESCRIPTION",

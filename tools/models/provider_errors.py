@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple, cast
 
 import dspy
 
-from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
-from tools.models.secrets import redact
-from tools.models.transport.rate_limiter import retry_after
+from sextant.tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models.secrets import redact
+from sextant.tools.models.transport.rate_limiter import retry_after
 
 Subject = Literal["content", "length", "account", "unknown"]
 """What an error is about: what the text says; its length; the key, quota, model or settings, and so every request."""

@@ -2,7 +2,7 @@
 cassette.
 
 Whatever asks a model (a program, a lens, an index of embeddings) connects by these terms:
-`tools.models.language_model.connect` for chat, `tools.models.embeddings.Embeddings` for vectors.
+`sextant.tools.models.language_model.connect` for chat, `sextant.tools.models.embeddings.Embeddings` for vectors.
 """
 
 import threading
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tools.errors import ProviderRefused
-from tools.models.budget import Budget
-from tools.models.retry_policy import RetryPolicy
-from tools.models.speed import SpeedMeter
-from tools.models.storage.ledger import Ledger, open_ledger
-from tools.models.storage.response_cache import ModelResponse, UsageTotals
-from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.records import Usage, total
-from tools.session import SharedOnDeepcopy
+from sextant.tools.errors import ProviderRefused
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.speed import SpeedMeter
+from sextant.tools.models.storage.ledger import Ledger, open_ledger
+from sextant.tools.models.storage.response_cache import ModelResponse, UsageTotals
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.records import Usage, total
+from sextant.tools.session import SharedOnDeepcopy
 
 QUERY_SECONDS = 3600.0  # until a query is given up in this sitting, by default
 

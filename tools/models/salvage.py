@@ -24,19 +24,19 @@ from typing import Any, NamedTuple, get_origin
 
 import pydantic
 
-from tools.models.answer_checks import (
+from sextant.tools.models.answer_checks import (
     InvalidAnswer,
     accept_any,
     run_checks,
     schema_constraints,
 )
-from tools.models.answer_faults import copies_prompt
-from tools.models.answer_schema import FieldValues
-from tools.models.call_context import CallContext
-from tools.models.fields import convert_field, read_parts
-from tools.models.passages import Passage
-from tools.models.values import Ids, TooBroken, convert_items, find_items
-from tools.number_format import abbreviate
+from sextant.tools.models.answer_faults import copies_prompt
+from sextant.tools.models.answer_schema import FieldValues
+from sextant.tools.models.call_context import CallContext
+from sextant.tools.models.fields import convert_field, read_parts
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.values import Ids, TooBroken, convert_items, find_items
+from sextant.tools.number_format import abbreviate
 
 _UNREADABLE = (ValueError, TypeError, TooBroken, RecursionError, MemoryError)
 # Characters of a passage's text that no other passage of a call is likely to have.

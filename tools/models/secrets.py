@@ -12,8 +12,8 @@ from typing import Any
 
 from dotenv import load_dotenv
 
-from tools import files
-from tools.errors import UsageError
+from sextant.tools import files
+from sextant.tools.errors import UsageError
 
 # Letters of a key that is removed from answers, too; a shorter key, as "token" for a local server,
 # may be a word.

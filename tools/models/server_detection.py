@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import dspy
 import orjson
 
-from tools.cli import print_stderr
-from tools.models.model_spec import UNKNOWN, ServerInfo, ServerKind
-from tools.records import JsonMapping, JsonObject
+from sextant.tools.cli import print_stderr
+from sextant.tools.models.model_spec import UNKNOWN, ServerInfo, ServerKind
+from sextant.tools.records import JsonMapping, JsonObject
 
 # For each of the two questions. A server that is busy with long prompts answers late, and a run whose server is
 # taken for an unknown one has other prompts, which a later sitting would pay for again.

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from tools import files
-from tools.records import Usage
+from sextant.tools import files
+from sextant.tools.records import Usage
 
 NAME = "speeds.json"
 # Tokens of a prompt or an answer below which the delay of a request hides the speed.

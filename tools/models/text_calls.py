@@ -14,9 +14,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tools.models.elements import find_elements
-from tools.models.values import RepairBudget, TooBroken, plain_name, repair_json
-from tools.records import JsonMapping, JsonObject
+from sextant.tools.models.elements import find_elements
+from sextant.tools.models.values import RepairBudget, TooBroken, plain_name, repair_json
+from sextant.tools.records import JsonMapping, JsonObject
 
 
 class TextCall(NamedTuple):

@@ -6,7 +6,7 @@ Prices are in prices.py, sums of usage in tools/records.py.
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from tools.records import JsonObject
+from sextant.tools.records import JsonObject
 
 # Usage blocks are OpenAI's Chat Completions ("prompt_tokens") and Responses ("input_tokens"), DSPy's and LiteLLM's for
 # other providers, and Anthropic's own. They differ in three points that cost money when they are missed:

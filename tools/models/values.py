@@ -20,7 +20,7 @@ import dspy
 import json_repair
 import pydantic
 
-from tools import schemas
+from sextant.tools import schemas
 
 # Characters that a repair may read: half a second. A list of 1,000 ids takes a tenth of that.
 _LOOKS = 500_000

@@ -15,54 +15,57 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tools import plugins
-from tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
-from tools.installation import find_page
-from tools.number_format import plural
-from tools.retrievers.expressions import Expression as Expression
-from tools.retrievers.expressions import Expressions as Expressions
-from tools.retrievers.expressions import RetrieverSpec as RetrieverSpec
-from tools.retrievers.expressions import Value, format_expression
-from tools.retrievers.expressions import parse as parse
+import sextant
+from sextant.tools import plugins
+from sextant.tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
+from sextant.tools.installation import find_page
+from sextant.tools.number_format import plural
+from sextant.tools.retrievers.expressions import Expression as Expression
+from sextant.tools.retrievers.expressions import Expressions as Expressions
+from sextant.tools.retrievers.expressions import RetrieverSpec as RetrieverSpec
+from sextant.tools.retrievers.expressions import Value, format_expression
+from sextant.tools.retrievers.expressions import parse as parse
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
-    from tools.corpus import Corpus
-    from tools.models.run_resources import RunResources
-    from tools.retrievers.base import Retriever
+    from sextant.tools.corpus import Corpus
+    from sextant.tools.models.run_resources import RunResources
+    from sextant.tools.retrievers.base import Retriever
 
+
+sextant.use_full_name(__name__)
 
 # To add a retriever: a file with a subclass of Retriever (docs/guide/retriever.md), and its row here.
 RETRIEVERS = {
-    "bm25": "tools.retrievers.lexical.bm25:BM25",
-    "bm25s": "tools.retrievers.lexical.bm25:BM25S",
-    "rank_bm25": "tools.retrievers.lexical.rank_bm25:RankBM25",
-    "pool_bm25": "tools.retrievers.lexical.rank_bm25:PoolBM25",
-    "dense": "tools.retrievers.neural.dense:Dense",
-    "api": "tools.retrievers.neural.api_embeddings:ApiRetriever",
-    "http": "tools.retrievers.http:HttpRetriever",
-    "chroma": "tools.retrievers.vectors.chroma:Chroma",
-    "ann": "tools.retrievers.vectors.ann:Ann",
-    "milvus": "tools.retrievers.milvus:Milvus",
-    "milvus_vectors": "tools.retrievers.milvus:MilvusVectors",
-    "splade": "tools.retrievers.neural.learned_sparse:LearnedSparse",
-    "late": "tools.retrievers.neural.late_interaction:LateInteraction",
-    "cross": "tools.retrievers.neural.cross_encoder:CrossEncoder",
-    "fusion": "tools.retrievers.fusion:Fusion",
-    "rerank": "tools.retrievers.fusion:Rerank",
-    "lens": "tools.retrievers.lens.lens_index:LensIndex",
-    "sharded": "tools.retrievers.sharded:Sharded",
+    "bm25": "sextant.tools.retrievers.lexical.bm25:BM25",
+    "bm25s": "sextant.tools.retrievers.lexical.bm25:BM25S",
+    "rank_bm25": "sextant.tools.retrievers.lexical.rank_bm25:RankBM25",
+    "pool_bm25": "sextant.tools.retrievers.lexical.rank_bm25:PoolBM25",
+    "dense": "sextant.tools.retrievers.neural.dense:Dense",
+    "api": "sextant.tools.retrievers.neural.api_embeddings:ApiRetriever",
+    "http": "sextant.tools.retrievers.http:HttpRetriever",
+    "chroma": "sextant.tools.retrievers.vectors.chroma:Chroma",
+    "ann": "sextant.tools.retrievers.vectors.ann:Ann",
+    "milvus": "sextant.tools.retrievers.milvus:Milvus",
+    "milvus_vectors": "sextant.tools.retrievers.milvus:MilvusVectors",
+    "splade": "sextant.tools.retrievers.neural.learned_sparse:LearnedSparse",
+    "late": "sextant.tools.retrievers.neural.late_interaction:LateInteraction",
+    "cross": "sextant.tools.retrievers.neural.cross_encoder:CrossEncoder",
+    "fusion": "sextant.tools.retrievers.fusion:Fusion",
+    "rerank": "sextant.tools.retrievers.fusion:Rerank",
+    "lens": "sextant.tools.retrievers.lens.lens_index:LensIndex",
+    "sharded": "sextant.tools.retrievers.sharded:Sharded",
 }
 
 # Sources of vectors, for retrievers that only store them. To add a source: a class that satisfies
 # Embedder, and its row here.
 EMBEDDERS = {
-    "dense": "tools.retrievers.neural.dense:SentenceEmbedder",
-    "api": "tools.retrievers.neural.api_embeddings:ApiEmbedder",
+    "dense": "sextant.tools.retrievers.neural.dense:SentenceEmbedder",
+    "api": "sextant.tools.retrievers.neural.api_embeddings:ApiEmbedder",
 }
 
 # Whether an index on a service is filled if it is not complete.
 FILLS = ContextVar("fills", default=False)
-PUSH = "`python -m tools.retrievers push RETRIEVER --task TASK` fills it"
+PUSH = "`sextant retrievers push RETRIEVER --task TASK` fills it"
 
 # Parameters of constructors that no expression has.
 _GIVEN_BY_CALLER = ("corpus", "home", "terms")
@@ -152,7 +155,7 @@ def _read_type(name: str, constructor: Any, custom: bool) -> RetrieverType:
 def _check_class(name: str, constructor: Any) -> None:
     is_retriever = isinstance(constructor, type) and hasattr(constructor, "_search_many")
     if not is_retriever or inspect.isabstract(constructor):
-        base = "tools.retrievers.base.Retriever"
+        base = "sextant.tools.retrievers.base.Retriever"
         method = "_search_many(self, searches, k)"
         raise UsageError(
             f"{name} is no retriever; write a subclass of {base} with a method {method}, "
@@ -220,7 +223,7 @@ def build(
     validate(spec)
     if terms is None and (lenses := find_lenses(spec)):
         raise UsageError(
-            f"{lenses[0]} needs a model that annotates, which evals.run connects; "
+            f"{lenses[0]} needs a model that annotates, which sextant.evals.run connects; "
             f"take another retriever here"
         )
     return typing.cast("Retriever", _construct(spec, corpus, home, terms))
@@ -430,7 +433,7 @@ def _read_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[st
 
 def _read_value(label: str, value: Value, annotation: Any) -> Value:
     """Read an option as its annotation says: str, int, float, bool, a choice, a tuple of these."""
-    from tools.schemas import validate  # Pydantic, which --help does without
+    from sextant.tools.schemas import validate  # Pydantic, which --help does without
 
     if typing.get_origin(annotation) is tuple and not isinstance(value, tuple):
         value = (value,)

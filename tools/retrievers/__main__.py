@@ -1,10 +1,10 @@
-"""List and check retrievers, list and delete kept indexes: `python -m tools.retrievers`.
+"""List and check retrievers, list and delete kept indexes: `sextant retrievers`.
 
-python -m tools.retrievers                          list retrievers, options and models
-python -m tools.retrievers check SPEC               test a retriever against the contract
-python -m tools.retrievers push SPEC --task TASK    fill the index of a search service
-python -m tools.retrievers indexes                  list kept indexes, with their sizes
-python -m tools.retrievers delete NAME...           remove indexes; --all removes them all
+sextant retrievers                          list retrievers, options and models
+sextant retrievers check SPEC               test a retriever against the contract
+sextant retrievers push SPEC --task TASK    fill the index of a search service
+sextant retrievers indexes                  list kept indexes, with their sizes
+sextant retrievers delete NAME...           remove indexes; --all removes them all
 """
 
 import argparse
@@ -17,29 +17,37 @@ from typing import Any
 
 from rich.filesize import decimal
 
-import environments
-from tools import plugins
-from tools.cli import (
+from sextant import environments
+from sextant.tools import plugins
+from sextant.tools.cli import (
     CommandParser,
     print_json,
     print_stderr,
     run_and_leave,
 )
-from tools.errors import DataError, UsageError
-from tools.files import sextant_home
-from tools.installation import find_page
-from tools.number_format import plural
-from tools.result_table import DefinitionList, ResultTable, TerminalBlock, show
-from tools.retrievers import FILLS, RETRIEVERS, build, canonicalize, contract, index_store, lookup
-from tools.retrievers.neural.model_table import rows
-from tools.terminal import first_sentence
-from tools.waiting import announced, each_announced
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.files import sextant_home
+from sextant.tools.installation import find_page
+from sextant.tools.number_format import plural
+from sextant.tools.result_table import DefinitionList, ResultTable, TerminalBlock, show
+from sextant.tools.retrievers import (
+    FILLS,
+    RETRIEVERS,
+    build,
+    canonicalize,
+    contract,
+    index_store,
+    lookup,
+)
+from sextant.tools.retrievers.neural.model_table import rows
+from sextant.tools.terminal import first_sentence
+from sextant.tools.waiting import announced, each_announced
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m tools.retrievers",
+        prog="sextant retrievers",
         description="Kinds of retrievers, models, and kept indexes.",
     )
     verbs = command_line.add_subparsers(
@@ -74,7 +82,7 @@ def parser() -> CommandParser:
         "--task",
         required=True,
         metavar="TASK",
-        help="whose documents; as for evals.run",
+        help="whose documents; as for sextant.evals.run",
     )
     push.add_argument(
         "--data",
@@ -262,8 +270,7 @@ def _state_of(index: index_store.StoredIndex) -> str:
 def _delete(arguments: argparse.Namespace) -> None:
     if bool(arguments.names) == arguments.all:
         raise UsageError(
-            "give the names of indexes, as `python -m tools.retrievers indexes` prints them, or "
-            "--all"
+            "give the names of indexes, as `sextant retrievers indexes` prints them, or --all"
         )
     names = arguments.names
     if arguments.all:

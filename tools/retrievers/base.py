@@ -13,11 +13,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.corpus import StoredIds
-from tools.errors import DataError
-from tools.number_format import plural
-from tools.records import Hit, Hits
-from tools.text import is_blank
+from sextant.tools.corpus import StoredIds
+from sextant.tools.errors import DataError
+from sextant.tools.number_format import plural
+from sextant.tools.records import Hit, Hits
+from sextant.tools.text import is_blank
 
 Ids = Collection[str]  # of documents
 _LEAST_GROUPS = 1_000  # of scores, of which NumPy takes the best of each: rows of fewer take longer

@@ -1,6 +1,6 @@
 """The duties of every retriever, as checks over a tiny corpus.
 
-`python -m tools.retrievers check SPEC` runs them. The docstring of a check is the duty, as it is
+`sextant retrievers check SPEC` runs them. The docstring of a check is the duty, as it is
 printed. A check yields whether the duty is met, and the deviation otherwise. Figures are not
 checked.
 """
@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools.corpus import Corpus
-from tools.models.run_resources import RunResources
-from tools.number_format import plural
-from tools.plugins import describe_exception
-from tools.records import Document, Hits
-from tools.retrievers import build, canonicalize
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.expressions import RetrieverSpec
-from tools.terminal import first_sentence
+from sextant.tools.corpus import Corpus
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.number_format import plural
+from sextant.tools.plugins import describe_exception
+from sextant.tools.records import Document, Hits
+from sextant.tools.retrievers import build, canonicalize
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.expressions import RetrieverSpec
+from sextant.tools.terminal import first_sentence
 
 # Builds the retriever over a corpus, with an index in a folder or without.
 BuildOver = Callable[..., Retriever]

@@ -9,14 +9,14 @@
     splade:"a folder, with a comma"                       quotes around text with commas or brackets
     my.py:Overlap(prefix=5)                               a class in a file, or package.module:Overlap
 
-Nothing is looked up here: `tools.retrievers.canonicalize` checks kinds, models and options.
+Nothing is looked up here: `sextant.tools.retrievers.canonicalize` checks kinds, models and options.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from tools.errors import UsageError
+from sextant.tools.errors import UsageError
 
 T = TypeVar("T")
 Value = str | int | float | bool | tuple["Value", ...]

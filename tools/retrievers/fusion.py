@@ -8,12 +8,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
-from tools.corpus import Corpus
-from tools.errors import UsageError, require_at_least
-from tools.number_format import plural
-from tools.records import Hits
-from tools.retrievers.base import Retriever, Search, top_k
-from tools.retrievers.expressions import Value, format_expression
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError, require_at_least
+from sextant.tools.number_format import plural
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Retriever, Search, top_k
+from sextant.tools.retrievers.expressions import Value, format_expression
 
 # k in the formula of Cormack, Clarke and Buettcher (SIGIR 2009), who found it near the best on all
 # of their collections.

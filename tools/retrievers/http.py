@@ -1,5 +1,5 @@
 """The searches of a server elsewhere, by ids: Anserini's REST server, Search-R1's, or a run's
-(python -m evals.serve).
+(sextant serve).
 
 The server has to have indexed the task's own documents under their ids; texts are taken from the
 task. A server knows no exclusions and no pools, so more is requested until there are enough allowed
@@ -16,19 +16,19 @@ from urllib.parse import quote
 
 import orjson
 
-from tools.corpus import Corpus
-from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.client import DEADLINE
-from tools.models.model_spec import SERVER_KEY, is_server
-from tools.models.run_resources import RunResources
-from tools.models.secrets import get_secret, redact
-from tools.models.transport.http_client import HttpClient, TransportError
-from tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
-from tools.number_format import plural
-from tools.records import Hit
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.expressions import format_expression
-from tools.text import encodable
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models.client import DEADLINE
+from sextant.tools.models.model_spec import SERVER_KEY, is_server
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.secrets import get_secret, redact
+from sextant.tools.models.transport.http_client import HttpClient, TransportError
+from sextant.tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
+from sextant.tools.number_format import plural
+from sextant.tools.records import Hit
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.expressions import format_expression
+from sextant.tools.text import encodable
 
 DEEPEST = 10_000  # documents that are asked for
 LARGEST = 256 << 20  # bytes of an answer, with the texts of as many

@@ -21,11 +21,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tools import files as disk
-from tools.errors import DataError, UnknownName, UsageError
-from tools.records import JsonMapping, JsonObject
-from tools.retrievers.devices import device
-from tools.system_calls import reserve_space
+from sextant.tools import files as disk
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.retrievers.devices import device
+from sextant.tools.system_calls import reserve_space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,10 +36,10 @@ T = TypeVar("T")
 _LOG = logging.getLogger("sextant")
 _MANIFEST = "index.json"
 _ROWS = 8192  # that are read at a time
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]  # has the folder `sextant`
 
 
-_MODELS = "tools.retrievers.neural."  # its modules load models with PyTorch
+_MODELS = "sextant.tools.retrievers.neural."  # its modules load models with PyTorch
 
 
 def index_code_digest(*modules: str) -> str:

@@ -1,7 +1,7 @@
 """Searches of Milvus (https://milvus.io), a store for clusters: by words, with its BM25, or by
 vectors, with HNSW.
 
-`python -m tools.retrievers push` fills an index; a run only reads it, and looks after every search
+`sextant retrievers push` fills an index; a run only reads it, and looks after every search
 whether it is still the same. Both in a ranking are
 fusion(milvus(URL),milvus_vectors:dense(url=URL)). Left out, for they are Milvus's limits: documents
 below rank 16,384, and the text after 65,535 bytes.
@@ -16,25 +16,25 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tools.cli import Progress
-from tools.corpus import Corpus, indexed_text
-from tools.errors import DataError, RunIncomplete, UsageError
-from tools.installation import explain_missing
-from tools.models.model_spec import SERVER_KEY, is_server
-from tools.models.secrets import get_secret
-from tools.records import Hits
-from tools.retrievers import FILLS, PUSH, ServiceState, check_same_corpus
-from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.expressions import format_expression
-from tools.retrievers.index_store import index_name
-from tools.retrievers.vectors.embedder import (
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus, indexed_text
+from sextant.tools.errors import DataError, RunIncomplete, UsageError
+from sextant.tools.installation import explain_missing
+from sextant.tools.models.model_spec import SERVER_KEY, is_server
+from sextant.tools.models.secrets import get_secret
+from sextant.tools.records import Hits
+from sextant.tools.retrievers import FILLS, PUSH, ServiceState, check_same_corpus
+from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.expressions import format_expression
+from sextant.tools.retrievers.index_store import index_name
+from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
     VectorRetrieverBase,
     embed_queries,
     open_vectors,
     vectors_key,
 )
-from tools.text import encodable
+from sextant.tools.text import encodable
 
 # documents of one search, bytes of a text
 DEEPEST = 16_384

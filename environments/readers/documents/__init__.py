@@ -10,16 +10,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from environments.folders import OUTSIDE, LeftOut, Listing, list_folder
-from environments.readers import files as tables
-from environments.readers import raw_files, table_files
-from environments.readers.documents import pages
-from environments.readers.documents.markup import XmlPaths
-from environments.readers.documents.readers import TOO_MUCH_TEXT, USUAL, Leave, Limits, Readers
-from environments.readers.documents.reading import PACKAGES
-from environments.readers.raw_files import find_ending
-from tools.errors import DataError, UnknownName, UsageError
-from tools.number_format import plural
+from sextant.environments.folders import OUTSIDE, LeftOut, Listing, list_folder
+from sextant.environments.readers import files as tables
+from sextant.environments.readers import raw_files, table_files
+from sextant.environments.readers.documents import pages
+from sextant.environments.readers.documents.markup import XmlPaths
+from sextant.environments.readers.documents.readers import (
+    TOO_MUCH_TEXT,
+    USUAL,
+    Leave,
+    Limits,
+    Readers,
+)
+from sextant.environments.readers.documents.reading import PACKAGES
+from sextant.environments.readers.raw_files import find_ending
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.number_format import plural
 
 # To add one: a row here, and its reader in a file of this folder, which reading.py names.
 FORMS = {

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from environments.readers import raw_files
-from environments.readers.documents.pages import NEEDED, need, read_text
-from tools.errors import DataError
-from tools.records import JsonObject
+from sextant.environments.readers import raw_files
+from sextant.environments.readers.documents.pages import NEEDED, need, read_text
+from sextant.tools.errors import DataError
+from sextant.tools.records import JsonObject
 
 # Links that show no words, or leave the page.
 _NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)

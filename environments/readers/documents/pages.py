@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from environments.readers import raw_files
-from tools.errors import DataError, UsageError
-from tools.installation import explain_missing
+from sextant.environments.readers import raw_files
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.installation import explain_missing
 
 NEEDED = {  # form -> the package that reads it, and what needs it
     "html": ("trafilatura", "web pages"),

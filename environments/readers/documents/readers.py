@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from environments.readers.documents.markup import XmlPaths
-from environments.readers.documents.reading import (
+from sextant.environments.readers.documents.markup import XmlPaths
+from sextant.environments.readers.documents.reading import (
     BEGINS,
     FAILED,
     LARGE,
@@ -29,10 +29,10 @@ from environments.readers.documents.reading import (
     Request,
     hard_limit,
 )
-from tools.errors import RunIncomplete
-from tools.forkserver import fork_server
-from tools.interrupts import check_interrupts
-from tools.records import JsonObject
+from sextant.tools.errors import RunIncomplete
+from sextant.tools.forkserver import fork_server
+from sextant.tools.interrupts import check_interrupts
+from sextant.tools.records import JsonObject
 
 Leave = Callable[
     [str, str, str], object

@@ -15,11 +15,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.readers import raw_files
-from environments.readers.documents.markup import Unwritten, XmlPaths, read_wikitext, read_xml
-from environments.readers.documents.pages import read_docx, read_html, read_pdf
-from tools.errors import DataError, SextantError
-from tools.forkserver import serve_forks
+from sextant.environments.readers import raw_files
+from sextant.environments.readers.documents.markup import (
+    Unwritten,
+    XmlPaths,
+    read_wikitext,
+    read_xml,
+)
+from sextant.environments.readers.documents.pages import read_docx, read_html, read_pdf
+from sextant.tools.errors import DataError, SextantError
+from sextant.tools.forkserver import serve_forks
 
 PACKAGES = {
     "html": "trafilatura",

@@ -1,1 +1,1 @@
-"""Recipes that `python -m evals.build run` follows, a file each."""
+"""Recipes that `sextant build run` follows, a file each."""

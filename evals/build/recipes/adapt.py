@@ -12,21 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
-import environments
-from environments.base import EmptySplit, Environment, Grades, Qrels
-from evals.build import release, transfer
-from evals.build.human_review import Item
-from evals.build.ingest import TASK, CutSettings
-from evals.build.pipeline import BuildPipeline
-from evals.build.query_ratings import read_ratings
-from evals.build.recipe import Recipe, ReleaseSettings
-from evals.build.types import Benchmark
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.files import expand_user_path
-from tools.number_format import plural
-from tools.records import Query
-from tools.text import index_ngrams, longest_shared_ngrams, tokens
+from sextant import environments
+from sextant.environments.base import EmptySplit, Environment, Grades, Qrels
+from sextant.evals.build import release, transfer
+from sextant.evals.build.human_review import Item
+from sextant.evals.build.ingest import TASK, CutSettings
+from sextant.evals.build.pipeline import BuildPipeline
+from sextant.evals.build.query_ratings import read_ratings
+from sextant.evals.build.recipe import Recipe, ReleaseSettings
+from sextant.evals.build.types import Benchmark
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError
+from sextant.tools.files import expand_user_path
+from sextant.tools.number_format import plural
+from sextant.tools.records import Query
+from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 # Words in a row from which on texts are compared; an old passage of fewer is contained nowhere
 _RUN = 5

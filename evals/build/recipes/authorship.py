@@ -14,18 +14,18 @@ from typing import Annotated
 
 import numpy as np
 
-from environments.base import Grades
-from evals.build import release
-from evals.build.ingest import CorpusSettings, ingest
-from evals.build.pipeline import BuildPipeline, stable_order
-from evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
-from evals.build.text_cleaning import replace_spans
-from evals.build.types import Benchmark, StageInput, read_dropped
-from tools.cli import print_stderr
-from tools.corpus import Corpus, indexed_text
-from tools.errors import DataError
-from tools.number_format import plural
-from tools.records import Document, Query
+from sextant.environments.base import Grades
+from sextant.evals.build import release
+from sextant.evals.build.ingest import CorpusSettings, ingest
+from sextant.evals.build.pipeline import BuildPipeline, stable_order
+from sextant.evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
+from sextant.evals.build.text_cleaning import replace_spans
+from sextant.evals.build.types import Benchmark, StageInput, read_dropped
+from sextant.tools.cli import print_stderr
+from sextant.tools.corpus import Corpus, indexed_text
+from sextant.tools.errors import DataError
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document, Query
 
 # Bins of lengths, with the same number of the authors' texts each: distractors have the same share
 # in each.

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from environments import multiconir
-from evals.build.condition_ladders import (
+from sextant.environments import multiconir
+from sextant.evals.build.condition_ladders import (
     count_different_sentences,
     pad_with_filler,
     repeated_sentences,
 )
-from evals.build.human_review import Item
-from evals.build.pipeline import BuildPipeline
-from evals.build.recipe import Recipe, ReleaseSettings
-from evals.build.types import Benchmark, StageInput
-from programs.build_stages.conditions import squeeze
-from tools.corpus import Corpus, digest_text
-from tools.records import Document
-from tools.text import sentences
+from sextant.evals.build.human_review import Item
+from sextant.evals.build.pipeline import BuildPipeline
+from sextant.evals.build.recipe import Recipe, ReleaseSettings
+from sextant.evals.build.types import Benchmark, StageInput
+from sextant.programs.build_stages.conditions import squeeze
+from sextant.tools.corpus import Corpus, digest_text
+from sextant.tools.records import Document
+from sextant.tools.text import sentences
 
 # Times that a query or a sentence is written again if its judge finds fault with it.
 REPAIRS = 2

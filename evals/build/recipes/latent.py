@@ -13,17 +13,22 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, Self
 
-from environments.base import Grades
-from evals.build import pool_judging, queries
-from evals.build.human_review import Item
-from evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slices, stable_order
-from evals.build.recipe import Recipe
-from evals.build.types import Benchmark, StageInput
-from evals.scoring.text_similarity import jaccard
-from tools.errors import DataError
-from tools.lenses import get_lens
-from tools.records import Query
-from tools.text import content_words
+from sextant.environments.base import Grades
+from sextant.evals.build import pool_judging, queries
+from sextant.evals.build.human_review import Item
+from sextant.evals.build.pipeline import (
+    BuildPipeline,
+    nearest_texts,
+    overlapping_slices,
+    stable_order,
+)
+from sextant.evals.build.recipe import Recipe
+from sextant.evals.build.types import Benchmark, StageInput
+from sextant.evals.scoring.text_similarity import jaccard
+from sextant.tools.errors import DataError
+from sextant.tools.lenses import get_lens
+from sextant.tools.records import Query
+from sextant.tools.text import content_words
 
 # Characters of a member that a validator is shown next to its attribute.
 BEGINNING = 300

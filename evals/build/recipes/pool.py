@@ -14,27 +14,27 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Annotated
 
-import environments
-from environments.base import Comparison, Environment, Grades, Qrels
-from environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
-from environments.chunking import bert_tokens
-from evals.build import pool_judging, release, transfer
-from evals.build.ingest import TASK
-from evals.build.pipeline import BuildPipeline, stable_order
-from evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
-from evals.build.recipes.adapt import inherit_labels
-from evals.build.text_cleaning import CleanSettings, compile_pattern
-from evals.build.types import Benchmark, StageInput
-from evals.papers.dataset_statistics import negatives_in_same_group
-from evals.running.candidate_pools import round_robin
-from programs.build_stages.pools import copied
-from programs.llm_tasks.relevance_judge import RULES
-from tools.corpus import Corpus, digest_text
-from tools.errors import DataError, UsageError
-from tools.lenses import get_lens
-from tools.models.passages import escape_markers
-from tools.records import Query
-from tools.retrievers.base import Retriever, Search
+from sextant import environments
+from sextant.environments.base import Comparison, Environment, Grades, Qrels
+from sextant.environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
+from sextant.environments.chunking import bert_tokens
+from sextant.evals.build import pool_judging, release, transfer
+from sextant.evals.build.ingest import TASK
+from sextant.evals.build.pipeline import BuildPipeline, stable_order
+from sextant.evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
+from sextant.evals.build.recipes.adapt import inherit_labels
+from sextant.evals.build.text_cleaning import CleanSettings, compile_pattern
+from sextant.evals.build.types import Benchmark, StageInput
+from sextant.evals.papers.dataset_statistics import negatives_in_same_group
+from sextant.evals.running.candidate_pools import round_robin
+from sextant.programs.build_stages.pools import copied
+from sextant.programs.llm_tasks.relevance_judge import RULES
+from sextant.tools.corpus import Corpus, digest_text
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.lenses import get_lens
+from sextant.tools.models.passages import escape_markers
+from sextant.tools.records import Query
+from sextant.tools.retrievers.base import Retriever, Search
 
 
 @dataclass(frozen=True)

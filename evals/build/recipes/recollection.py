@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, zip_longest
 from typing import Annotated, Any, Literal
 
-from environments.base import Grades
-from evals.build import pool_judging, queries
-from evals.build.human_review import Item
-from evals.build.pipeline import BuildPipeline, stable_order
-from evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
-from evals.build.text_cleaning import compile_pattern
-from evals.build.types import Benchmark, StageInput
-from programs.build_stages.recollection import OPENINGS
-from tools.records import Query
+from sextant.environments.base import Grades
+from sextant.evals.build import pool_judging, queries
+from sextant.evals.build.human_review import Item
+from sextant.evals.build.pipeline import BuildPipeline, stable_order
+from sextant.evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
+from sextant.evals.build.text_cleaning import compile_pattern
+from sextant.evals.build.types import Benchmark, StageInput
+from sextant.programs.build_stages.recollection import OPENINGS
+from sextant.tools.records import Query
 
 LENS = "recollection"
 SHOWN = 6  # passages, its own and the nearest, of which people say which could be meant

@@ -18,13 +18,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tools import forkserver, session
-from tools.corpus import Corpus
-from tools.errors import RunIncomplete, SextantError
-from tools.interrupts import start_thread
-from tools.retrievers import sharded
-from tools.retrievers.vectors.embedder import ELSEWHERE, Block, Embedder, Vectors
-from tools.retrievers.vectors.ray_embedding import (
+from sextant.tools import forkserver, session
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import RunIncomplete, SextantError
+from sextant.tools.interrupts import start_thread
+from sextant.tools.retrievers import sharded
+from sextant.tools.retrievers.vectors.embedder import ELSEWHERE, Block, Embedder, Vectors
+from sextant.tools.retrievers.vectors.ray_embedding import (
     BLOCKS,
     connect_ray,
     make_blocks,
@@ -182,7 +182,7 @@ class _Host:
             os.environ["SEXTANT_HOME"] = str(Path.cwd())  # with a copy of $SEXTANT_SHARE
         self._open = ExitStack()
         self._worker = self._open.enter_context(
-            forkserver.fork_server("evals.running.workers.worker")
+            forkserver.fork_server("sextant.evals.running.workers.worker")
         )()
 
     def take(self, batch: list[bytes]) -> None:

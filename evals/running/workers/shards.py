@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from evals import run_folder
-from evals.run_folder import load_environment
-from evals.scoring.reference_runs import read_reference_bounds
-from evals.scoring.score_run import count_test_uses, record_test_use, score
-from tools import files
-from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
-from tools.models.storage.ledger import Ledger, open_ledger
-from tools.number_format import choose_verb, queries
+from sextant.evals import run_folder
+from sextant.evals.run_folder import load_environment
+from sextant.evals.scoring.reference_runs import read_reference_bounds
+from sextant.evals.scoring.score_run import count_test_uses, record_test_use, score
+from sextant.tools import files
+from sextant.tools.errors import DataError, RunConflict, RunIncomplete, SextantError
+from sextant.tools.models.storage.ledger import Ledger, open_ledger
+from sextant.tools.number_format import choose_verb, queries
 
 # The rows of a shard's ledger (?2) that the run's (?1) has not got yet.
 _NEW = (
@@ -80,7 +80,7 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
     )
     if not shard_paths:
         raise DataError(
-            f"{path} has no shards; name RUNS/TASK/NAME, or the folder of a shard that evals.run "
+            f"{path} has no shards; name RUNS/TASK/NAME, or the folder of a shard that sextant.evals.run "
             f"--shard K/N has made"
         )
     if shard_paths[0][0] != shard_paths[-1][0]:

@@ -17,22 +17,22 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from evals.running.evaluate import load_run, prepare_loaded
-from evals.running.runner import answer_with_model, infrequent_gc
-from evals.running.workers.channels import Connection, Line
-from evals.running.workers.coordinator import WorkerSetup, is_mapped
-from tools import forkserver, session, user_files
-from tools.corpus import Corpus
-from tools.errors import SessionRefusal
-from tools.models.client import DEADLINE, ModelClient
-from tools.models.provider_response import Send
-from tools.models.storage.request_store import StoredPartIds
-from tools.models.storage.response_cache import ModelResponse
-from tools.records import Document, Hit
-from tools.retrievers import with_lens_attribute
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.lexical.bm25 import BM25
-from tools.system_calls import stay_on_core
+from sextant.evals.running.evaluate import load_run, prepare_loaded
+from sextant.evals.running.runner import answer_with_model, infrequent_gc
+from sextant.evals.running.workers.channels import Connection, Line
+from sextant.evals.running.workers.coordinator import WorkerSetup, is_mapped
+from sextant.tools import forkserver, session, user_files
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import SessionRefusal
+from sextant.tools.models.client import DEADLINE, ModelClient
+from sextant.tools.models.provider_response import Send
+from sextant.tools.models.storage.request_store import StoredPartIds
+from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.records import Document, Hit
+from sextant.tools.retrievers import with_lens_attribute
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.system_calls import stay_on_core
 
 # The line of a query, which one thread of it uses at a time; others open lines of their own.
 _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
@@ -44,7 +44,7 @@ def be_starter(descriptor: int) -> None:
     """
     import openai  # noqa: F401  # before the forks, which then share it
 
-    from tools.models.transport import openai_client  # noqa: F401  # as above
+    from sextant.tools.models.transport import openai_client  # noqa: F401  # as above
 
     BM25(Corpus([Document("1", "a word")])).search("word", 1)
     forkserver.serve_forks(descriptor, _serve)

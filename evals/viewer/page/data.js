@@ -42,7 +42,7 @@ async function fetched(path) {
   try {
     answer = await fetch(`data/${path}`);
   } catch {
-    throw new Error("no answer from the server; is python -m evals.view still running?");
+    throw new Error("no answer from the server; is sextant view still running?");
   }
   if (answer.ok) return answer.json();
   const said = await answer.json().catch(() => ({}));

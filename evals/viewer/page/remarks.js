@@ -4,7 +4,7 @@
 async function sendRemark(id, remark) {
   const sent = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(remark) };
   const answer = await fetch(`data/run/${encodeId(id)}/remark`, sent).catch(() => {
-    throw new Error("no answer from the server; is python -m evals.view still running?");
+    throw new Error("no answer from the server; is sextant view still running?");
   });
   const told = await answer.json();
   if (!answer.ok) throw new Error(told.error);

@@ -1,9 +1,9 @@
-"""The environment's server: python -m evals.serve with its options; $SEXTANT_TOKEN is what clients have to show."""
+"""The environment's server: sextant serve with its options; $SEXTANT_TOKEN is what clients have to show."""
 
 import sys
 
-from evals.serve import command, parser
-from tools.cli import run_and_leave
+from sextant.evals.serve import command, parser
+from sextant.tools.cli import run_and_leave
 
 OPTIONS = ["--task", "congress", "--split", "dev", "--rewards", "--repeat"]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from openai_server import asked, ids
 
-import environments
-from agents.notes import NotesAgent
-from programs.multihop import MultiHop
-from tools.errors import DataError, RunIncomplete
-from tools.models import language_model
-from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.agents.notes import NotesAgent
+from sextant.programs.multihop import MultiHop
+from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.models import language_model
+from sextant.tools.records import Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 
 def steps(submission):

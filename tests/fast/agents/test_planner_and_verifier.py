@@ -8,16 +8,16 @@ from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 from openai_server import asked, given, ids, prompts
 
-from agents.planner import Planner
-from agents.planner import _PlannerNodes as PlannerWork
-from agents.verifier import Verifier, fuse
-from agents.verifier import _VerifierNodes as VerifierWork
-from tools.corpus import Corpus
-from tools.models import language_model
-from tools.records import Document, Query
-from tools.retrievers.expressions import Expressions
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.agents.planner import Planner
+from sextant.agents.planner import _PlannerNodes as PlannerWork
+from sextant.agents.verifier import Verifier, fuse
+from sextant.agents.verifier import _VerifierNodes as VerifierWork
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import language_model
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.expressions import Expressions
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 ANIMALS = Query("q", "Which animals have blood of an odd colour?", "Short texts about animals.")
 PRIDE = Query("q", "Somebody is proud of a garden without saying so.", "Short posts.")

@@ -6,14 +6,14 @@ import dspy
 import pytest
 from openai_server import Failure
 
-from agents.react import React
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.models import language_model
-from tools.models.answer_checks import UnusableAnswer
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox, current
+from sextant.agents.react import React
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError
+from sextant.tools.models import language_model
+from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox, current
 
 QUERY = Query(
     "q1", "Which animals have blue blood?", "Find the animals.", excluded=frozenset({"d6"})

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.chunking import bert_tokens, chunks
+from sextant.environments.chunking import bert_tokens, chunks
 
 # Of the shape of the paper's Figure 2, in our words: two sections, one with a subsection of two paragraphs.
 PAGE = """# Harbour Notes

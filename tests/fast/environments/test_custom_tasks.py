@@ -13,15 +13,15 @@ import pytest
 import pytrec_eval
 from run_folders import CONFIG, retrieve
 
-import environments
-from environments import __main__ as module
-from environments import custom
-from environments.base import GENERIC
-from environments.ranking_metrics import METRIC_NAME, RANKING
-from evals import compare as compare_command
-from evals import import_run, score
-from evals.published import published_values_for
-from tools.errors import DataError, SextantError, UsageError
+from sextant import environments
+from sextant.environments import __main__ as module
+from sextant.environments import custom
+from sextant.environments.base import GENERIC
+from sextant.environments.ranking_metrics import METRIC_NAME, RANKING
+from sextant.evals import compare as compare_command
+from sextant.evals import import_run, score
+from sextant.evals.published import published_values_for
+from sextant.tools.errors import DataError, SextantError, UsageError
 
 WORDS = ("jar", "arm", "mud", "neck", "tail", "dam", "creek", "birch", "leaf", "thorn", "gravel")
 
@@ -184,13 +184,13 @@ def test_benchmark_toml_says_what_data_cannot(notes):
 def test_the_guides_folder_and_python_file_are_tasks_and_its_benchmark_toml_is_taken(
     tmp_path, monkeypatch
 ):
-    guide = (Path(environments.__file__).parents[1] / "docs/guide/task.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs/guide/task.md").read_text()
     shell, toml, python = (
         re.search(rf"```{kind}\n(.*?)```", guide, re.S)[1] for kind in ("bash", "toml", "python")
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    subprocess.run(["bash", "-c", shell.partition("python -m")[0]], check=True)
+    subprocess.run(["bash", "-c", shell.partition("sextant ")[0]], check=True)
     Path("my_task.py").write_text(python)
     assert (
         len(environments.load("notes").queries)
@@ -235,7 +235,7 @@ def test_init_writes_what_the_folder_is_without_it_and_never_writes_over_it(comm
     assert (
         code == 0
         and "12 queries" in out
-        and f"evals.run --program multihop --task '{notes}'" in out
+        and f"sextant.evals.run --program multihop --task '{notes}'" in out
     )
     assert (after.fingerprint, after.metrics, after.task) == (
         before.fingerprint,

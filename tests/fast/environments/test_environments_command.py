@@ -1,12 +1,12 @@
-"""`python -m environments`: what its verbs print, and how they end."""
+"""`sextant tasks`: what its verbs print, and how they end."""
 
 import json
 
 import pytest
 
-import environments
-from environments import __main__ as module
-from environments import task_card
+from sextant import environments
+from sextant.environments import __main__ as module
+from sextant.environments import task_card
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_search_as_for_a_query_keeps_to_its_pool_and_shows_its_judgements(comman
         (("show", "congress:passage"), 2, "has no variants"),
         (("search", "congress", "x", "--retriever", "bm52"), 2, "did you mean"),
         (("search", "congress", "x", "--retriever", "pool_bm25"), 2, "give --query-id"),
-        (("show", "congress", "--data", "full"), 3, "environments fetch obliq/congress"),
+        (("show", "congress", "--data", "full"), 3, "sextant tasks fetch obliq/congress"),
         (("check", "books", "--data", "/nowhere"), 3, "is not a folder"),
         (("cehck", "books"), 2, "did you mean 'check'?"),
     ],

@@ -16,13 +16,13 @@ import huggingface_hub.constants
 import pytest
 from hub_server import HubServer
 
-import environments
-from environments import birco, obliq
-from environments.base import Release, Suite, TaskInfo
-from environments.fetch import fetch
-from environments.task_card import data_state, run_checks, task_row
-from tools.errors import DataError, RunConflict, UsageError
-from tools.files import sextant_home
+from sextant import environments
+from sextant.environments import birco, obliq
+from sextant.environments.base import Release, Suite, TaskInfo
+from sextant.environments.fetch import fetch
+from sextant.environments.task_card import data_state, run_checks, task_row
+from sextant.tools.errors import DataError, RunConflict, UsageError
+from sextant.tools.files import sextant_home
 
 MINI = Path(environments.__file__).parent / "mini/obliq"
 PATHS = obliq.SUITE.tasks["congress"].files
@@ -98,7 +98,7 @@ def lines():
 def waits(monkeypatch):
     """The waits between tries, in seconds, which take no time."""
     waits = []
-    monkeypatch.setattr("environments.fetch.sleep", waits.append)
+    monkeypatch.setattr("sextant.environments.fetch.sleep", waits.append)
     return waits
 
 
@@ -200,7 +200,7 @@ def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away
         if task != "bare/toy"
     )
     with pytest.raises(
-        DataError, match="bare has no miniature; get the release with `python -m environments fetch"
+        DataError, match="bare has no miniature; get the release with `sextant tasks fetch"
     ):
         environments.load("bare/toy")
 

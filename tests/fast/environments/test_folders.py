@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 from building import build, prepare
 
-from environments.folders import HIDDEN, LINKS_READ_AGAIN, NO_FILE, NOWHERE, OUTSIDE, list_folder
-from environments.readers import documents
-from evals.build import __main__ as command
-from tools.errors import DataError
+from sextant.environments.folders import (
+    HIDDEN,
+    LINKS_READ_AGAIN,
+    NO_FILE,
+    NOWHERE,
+    OUTSIDE,
+    list_folder,
+)
+from sextant.environments.readers import documents
+from sextant.evals.build import __main__ as command
+from sextant.tools.errors import DataError
 
 SECRET = "root:x:0:0:the secret of this machine"
 
@@ -155,7 +162,7 @@ def test_the_option_is_written_into_a_recipe_and_a_corpus_of_nothing_but_links_s
 
 
 def test_a_task_says_which_of_its_files_are_outside_of_its_folder(tmp_path):
-    from environments.readers.collections import read_collection
+    from sextant.environments.readers.collections import read_collection
 
     task, elsewhere = tmp_path / "task", tmp_path / "elsewhere"
     task.mkdir()

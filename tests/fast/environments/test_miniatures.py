@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-import environments
-from environments import crumb
-from environments.chunking import bert_tokens, chunks
-from environments.task_card import GOLDEN, run_checks
+from sextant import environments
+from sextant.environments import crumb
+from sextant.environments.chunking import bert_tokens, chunks
+from sextant.environments.task_card import GOLDEN, run_checks
 
 TASKS = [
     task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()

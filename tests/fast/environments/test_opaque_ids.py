@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-import environments
-from environments.opaque_ids import measure_leak
+from sextant import environments
+from sextant.environments.opaque_ids import measure_leak
 
 IDS_ALONE = """
 def answer(query, search):
@@ -65,7 +65,7 @@ def test_a_program_that_reads_names_alone_wins_no_more_than_chance(run, tmp_path
 def test_run_files_and_exports_have_the_ids_of_the_release_and_are_imported_again(
     run, command_of, tmp_path
 ):
-    from evals import export, import_run
+    from sextant.evals import export, import_run
 
     words = ("--task", "books", "--split", "all")
     done = run("--program", "multihop", *words, "--json").json
@@ -95,7 +95,7 @@ def test_run_files_and_exports_have_the_ids_of_the_release_and_are_imported_agai
 
 
 def test_own_data_has_other_ids_where_its_file_says_so(run, command_of, tmp_path):
-    from environments import __main__ as tasks
+    from sextant.environments import __main__ as tasks
 
     data = tmp_path / "data"
     data.mkdir()

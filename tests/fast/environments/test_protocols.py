@@ -13,13 +13,13 @@ import pytest
 import pytrec_eval
 from rank_bm25 import BM25Okapi
 
-import environments
-from environments import crumb, multiconir
-from evals import score
-from evals.run_folder import load_environment
-from tools.cli import run_command
-from tools.errors import DataError, SextantError, UsageError
-from tools.files import sextant_home
+from sextant import environments
+from sextant.environments import crumb, multiconir
+from sextant.evals import score
+from sextant.evals.run_folder import load_environment
+from sextant.tools.cli import run_command
+from sextant.tools.errors import DataError, SextantError, UsageError
+from sextant.tools.files import sextant_home
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from evals import doctor
+from sextant.evals import doctor
 
 SUBJECTS = ["Python", "packages", "memory", "disk", "GPU", "keys", "model", "server"]
 SUBJECTS += ["indexes", "data"]

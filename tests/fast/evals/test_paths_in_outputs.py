@@ -6,10 +6,10 @@ from base64 import b64decode
 
 import pytest
 
-from environments import __main__ as tasks
-from evals import compare, export, import_run, report, run, score, study, view
-from evals.formats import FOLDERS
-from optimizers import compile as compiling
+from sextant.environments import __main__ as tasks
+from sextant.evals import compare, export, import_run, report, run, score, study, view
+from sextant.evals.formats import FOLDERS
+from sextant.optimizers import compile as compiling
 
 PROGRAM = """
 def answer(query, search):

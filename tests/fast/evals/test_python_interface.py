@@ -9,10 +9,9 @@ import matplotlib.figure
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-import environments
-import evals
-from evals import behaviour, compare, curves, evaluate, experiment, study
-from tools.errors import SextantError, UsageError
+from sextant import environments, evals
+from sextant.evals import behaviour, compare, curves, evaluate, experiment, study
+from sextant.tools.errors import SextantError, UsageError
 
 pandas = pytest.importorskip("pandas")
 DEPTH = 20
@@ -43,7 +42,7 @@ def systems(runs):
 
 def test_the_package_lists_what_can_be_called_and_the_modules_stay_modules():
     assert {"behaviour", "compare", "curves", "evaluate", "experiment", "study"} <= {*dir(evals)}
-    assert compare.parser().prog.endswith("evals.compare")
+    assert compare.parser().prog == "sextant compare"
     assert callable(evals.study) and evals.study.run
 
 

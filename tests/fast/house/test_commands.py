@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.__main__ import COMMANDS, list_commands, main
-from tools import cli
+from sextant.evals.__main__ import COMMANDS, list_commands, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,21 +28,19 @@ def sextant(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     script = (
         f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.argv = ['sextant', *{words!r}]"
     )
-    return start(folder, "-P", "-c", f"{script}; from evals.__main__ import main; main()")
+    return start(folder, "-P", "-c", f"{script}; from sextant.evals.__main__ import main; main()")
 
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """`call("sextant", "run", "--help")` or `call("python -m evals", ...)` in this process; exit code and output."""
-    monkeypatch.setattr(cli, "_spellings", {})
+    """`call("run", "--help")`: the command `sextant run --help` in this process; exit code and output."""
     handlers = {
         number: signal.getsignal(number)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     }
 
-    def called(started_by, *words):
-        script = "/bin/sextant" if started_by == "sextant" else "/evals/__main__.py"
-        monkeypatch.setattr(sys, "argv", [script, *words])
+    def called(*words):
+        monkeypatch.setattr(sys, "argv", ["sextant", *words])
         with pytest.raises(SystemExit) as ended:
             main()
         return ended.value.code or 0, "".join(capsys.readouterr())
@@ -55,7 +52,7 @@ def call(monkeypatch, capsys):
 
 def parser_of(name):
     """The parser of the module that a command is."""
-    package_or_module = COMMANDS[name][0].split()[0]
+    package_or_module, _ = COMMANDS[name]
     with suppress(ModuleNotFoundError):
         return import_module(f"{package_or_module}.__main__").parser()
     return import_module(package_or_module).parser()
@@ -72,28 +69,17 @@ def sub_commands(parser):
 
 
 def test_the_overview_names_every_command():
-    for name, (module, about) in COMMANDS.items():
-        text = " ".join(list_commands("sextant").split())
-        assert f" {name} {about} (python -m {module})" in text
+    for name, (_, about) in COMMANDS.items():
+        assert f" {name} {about} " in f"{' '.join(list_commands().split())} "
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_each_command_and_sub_command_begins_with_what_was_typed(
-    name, call, monkeypatch, capsys
-):
-    inner = COMMANDS[name][0].split()[1:]  # `cache` is a sub-command of its module
+def test_help_of_each_command_and_sub_command_begins_with_what_is_typed(name, call):
     for words in sub_commands(parser_of(name)):
-        monkeypatch.setattr(cli, "_spellings", {})
-        with pytest.raises(SystemExit):
-            parser_of(name).parse_args([*words, "--help"])
-        typed = " ".join(["python -m", COMMANDS[name][0].split()[0], *words])
-        assert f"{capsys.readouterr().out} ".startswith(f"usage: {typed} ")
-        if list(words[: len(inner)]) != inner:
-            continue
-        for started_by in ("sextant", "python -m evals"):
-            typed = " ".join([started_by, name, *words[len(inner) :]])
-            code, output = call(started_by, name, *words[len(inner) :], "--help")
-            assert code == 0 and output.startswith(f"usage: {typed} ")
+        code, output = call(name, *words, "--help")
+        assert code == 0 and f"{output} ".startswith(
+            f"usage: {' '.join(['sextant', name, *words])} "
+        )
 
 
 @pytest.mark.parametrize(
@@ -120,14 +106,14 @@ def test_an_option_that_may_mean_two_values_is_refused_in_one_line_if_given_twic
     words, said, call, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    code, output = call("sextant", *words.split())
+    code, output = call(*words.split())
     assert code == 2 and said in output and output.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_of_any_other_option_the_last_value_counts(call, tmp_path):
     words = f"run --program retrieve --program retrieve --task congress --limit 3 --limit 1 --runs {tmp_path} --json"
-    code, output = call("sextant", *words.split())
+    code, output = call(*words.split())
     assert code == 0 and '"queries": 1' in output
 
 
@@ -144,14 +130,12 @@ def test_of_any_other_option_the_last_value_counts(call, tmp_path):
     ],
 )
 def test_a_sub_command_does_what_it_is_for(words, call):
-    code, output = call("sextant", *words.split())
+    code, output = call(*words.split())
     assert code == 0 and output
 
 
 def test_build_review_looks_into_the_folder_that_is_named(call, tmp_path):
-    code, output = call(
-        "sextant", "build", "review", str(tmp_path), "--out", str(tmp_path / "sheet.html")
-    )
+    code, output = call("build", "review", str(tmp_path), "--out", str(tmp_path / "sheet.html"))
     assert code == 2 and f"{tmp_path} has nothing to be judged" in output
 
 
@@ -166,11 +150,3 @@ def test_a_folder_with_files_of_our_names_is_no_obstacle_to_the_command(tmp_path
     (tmp_path / "agents" / "mine.py").write_text("mine = True\n")
     done = sextant(tmp_path, "run", "--program", "multihpo", "--task", "congress")
     assert done.returncode == 2 and "did you mean 'multihop'" in done.stderr
-
-
-@pytest.mark.parametrize("module", ["evals.run", "environments"])
-def test_python_m_says_in_one_line_which_file_hides_ours(module, tmp_path):
-    (tmp_path / "tools.py").write_text("mine = True\n")
-    done = start(tmp_path, "-m", module, "list")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert f"{tmp_path / 'tools.py'} hides Sextant's 'tools'" in done.stderr

@@ -51,7 +51,7 @@ def imported(path: Path) -> set[str]:
             ("import_module", "find_spec")
         ):
             names |= {word.value for word in node.args if isinstance(word, ast.Constant)}
-    ours = {*PACKAGES, *sys.stdlib_module_names}
+    ours = {"sextant", *sys.stdlib_module_names}
     return {name for name in names if name.partition(".")[0] not in ours}
 
 

@@ -78,8 +78,8 @@ def test_every_page_that_the_code_names_exists():
 
 def test_every_option_in_the_readme_exists():
     from benchmarks import calls, retrieval
-    from evals import compare, curves, export, import_run, replay, report, run, serve, view
-    from optimizers import compile
+    from sextant.evals import compare, curves, export, import_run, replay, report, run, serve, view
+    from sextant.optimizers import compile
 
     commands = (
         run,

@@ -5,10 +5,10 @@ import sys
 
 from conftest import ROOT
 
-from evals.running.request import SYSTEMS, _read_parameters, find_program
-from tools.cli_options import list_parameters
+from sextant.evals.running.request import SYSTEMS, _read_parameters, find_program
+from sextant.tools.cli_options import list_parameters
 
-RUN = "evals.run --program multihop --task congress"
+RUN = "sextant.evals.run --program multihop --task congress"
 STUDY = """name = "s"
 tasks = ["congress"]
 [rows]
@@ -16,10 +16,10 @@ program = ["retrieve", "mulithop"]
 """
 # What is typed -> a part of what is answered
 MISTYPED = {
-    "evals.run --program mulithop --task congress": "did you mean 'multihop'?",
-    "evals.run --program mine.py:answer --task congress": "there is no file mine.py",
-    "evals.run --program multihop --task congres": "did you mean 'congress'?",
-    "evals.run --program multihop --task congress,bokos": "did you mean 'books'?",
+    "sextant.evals.run --program mulithop --task congress": "did you mean 'multihop'?",
+    "sextant.evals.run --program mine.py:answer --task congress": "there is no file mine.py",
+    "sextant.evals.run --program multihop --task congres": "did you mean 'congress'?",
+    "sextant.evals.run --program multihop --task congress,bokos": "did you mean 'books'?",
     f"{RUN} --retriever bm52": "did you mean 'bm25'",
     f"{RUN} --retriever rerank(bm25,dnse)": "did you mean 'dense'",
     f"{RUN} --compiled missing.json": "--compiled missing.json: there is no such file",
@@ -29,33 +29,33 @@ MISTYPED = {
     f"{RUN} --tier priority --limti 3": "has no option --tier",
     f"{RUN} --limti 3": "has no option --limti; did you mean --limit?",
     f"{RUN} --api caht": "no value of --api is called 'caht'; did you mean 'chat'?",
-    "evals.study study.toml": "did you mean 'multihop'?",
-    "evals.study missing.toml": "missing.toml cannot be read",
-    "evals.compare runs/a runs/b": "runs/a is not a run folder",
-    "evals.score runs/a": "runs/a is not a run folder",
-    "evals.export runs/a --to trec --out x": "runs/a is not a run folder",
-    "evals.replay runs/a --retriever bm25": "runs/a is not a run folder",
-    "evals.curves runs": "runs holds no run folder",
-    "evals.behaviour runs": "runs holds no run folder",
-    "evals.report runs --out x": "runs holds no run folder",
-    "evals.report runs --uot x": "has no option --uot; did you mean --out?",
-    "evals.view runs": "runs holds no run folder",
-    "evals.judge --task congress --runs runs": "runs holds no run folder",
-    "evals.import_run missing --task congress": "there is no file missing",
-    "evals.serve --task congres --mcp stdio": "did you mean 'congress'?",
-    "evals.reproduce obliq/tabel2": "did you mean 'obliq/table2'",
-    "evals.build.__main__ chekc": "did you mean 'check'?",
-    "optimizers.compile --program multihop --task congress --optimizer gepaa": "did you mean 'gepa'?",
-    "environments.__main__ serach": "did you mean 'search'",
-    "environments.__main__ search congres word": "did you mean 'congress'?",
-    "programs.__main__ show mulithop": "did you mean 'multihop'?",
-    "tools.models.__main__ check qwen": "'qwen' names no model",
+    "sextant.evals.study study.toml": "did you mean 'multihop'?",
+    "sextant.evals.study missing.toml": "missing.toml cannot be read",
+    "sextant.evals.compare runs/a runs/b": "runs/a is not a run folder",
+    "sextant.evals.score runs/a": "runs/a is not a run folder",
+    "sextant.evals.export runs/a --to trec --out x": "runs/a is not a run folder",
+    "sextant.evals.replay runs/a --retriever bm25": "runs/a is not a run folder",
+    "sextant.evals.curves runs": "runs holds no run folder",
+    "sextant.evals.behaviour runs": "runs holds no run folder",
+    "sextant.evals.report runs --out x": "runs holds no run folder",
+    "sextant.evals.report runs --uot x": "has no option --uot; did you mean --out?",
+    "sextant.evals.view runs": "runs holds no run folder",
+    "sextant.evals.judge --task congress --runs runs": "runs holds no run folder",
+    "sextant.evals.import_run missing --task congress": "there is no file missing",
+    "sextant.evals.serve --task congres --mcp stdio": "did you mean 'congress'?",
+    "sextant.evals.reproduce obliq/tabel2": "did you mean 'obliq/table2'",
+    "sextant.evals.build.__main__ chekc": "did you mean 'check'?",
+    "sextant.optimizers.compile --program multihop --task congress --optimizer gepaa": "did you mean 'gepa'?",
+    "sextant.environments.__main__ serach": "did you mean 'search'",
+    "sextant.environments.__main__ search congres word": "did you mean 'congress'?",
+    "sextant.programs.__main__ show mulithop": "did you mean 'multihop'?",
+    "sextant.tools.models.__main__ check qwen": "'qwen' names no model",
 }
 SLOW = {"dspy", "langgraph", "litellm", "numpy", "pyarrow", "torch", "transformers"}
 SCRIPT = f"""
 import sys
 from importlib import import_module
-from tools.cli import run_command
+from sextant.tools.cli import run_command
 for line in {[*MISTYPED]!r}:
     name, *words = line.split()
     module = import_module(name)

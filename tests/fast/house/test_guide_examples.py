@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 from test_readability import NEVER, NODES_A_LINE_OF_A_FILE, all_docstrings, count_nodes
 
-import environments
+from sextant import environments
 
 GUIDE = ROOT / "docs/guide"
 BLOCKS = {

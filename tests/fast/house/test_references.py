@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from evals.__main__ import COMMANDS
-from evals.build.__main__ import parser as build_parser
-from evals.build.recipe import RECIPES
+from sextant.evals.__main__ import COMMANDS
+from sextant.evals.build.__main__ import parser as build_parser
+from sextant.evals.build.recipe import RECIPES
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
-REFERENCE = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)*:\w+(?:\.\w+)*(?![\w/-])")
+REFERENCE = re.compile(rf"(?:sextant\.)?(?:{'|'.join(PACKAGES)})(?:\.\w+)*:\w+(?:\.\w+)*(?![\w/-])")
 
 
 def references():
@@ -31,10 +31,11 @@ def references():
 @pytest.mark.parametrize("reference, path", references().items())
 def test_a_reference_names_what_is_there(reference, path):
     module, _, attribute = reference.partition(":")
+    assert module.startswith("sextant."), path
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in PACKAGES:
+        if (error.name or "").partition(".")[0] == "sextant":
             raise
         pytest.skip(f"{error.name} is not installed")
     assert reduce(getattr, attribute.split("."), loaded) is not None, path
@@ -60,4 +61,4 @@ def test_a_late_sub_command_of_build_adds_its_options(name, capsys):
     with pytest.raises(SystemExit) as ended:
         build_parser().parse_args([name, "--help"])
     assert ended.value.code == 0
-    assert f"evals.build {name}" in capsys.readouterr().out
+    assert f"sextant build {name}" in capsys.readouterr().out

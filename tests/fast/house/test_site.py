@@ -6,7 +6,7 @@ import pytest
 from conftest import ROOT
 from docs_scripts import load_docs_script
 
-from evals.__main__ import COMMANDS
+from sextant.evals.__main__ import COMMANDS
 
 
 @pytest.fixture(scope="module")
@@ -16,9 +16,9 @@ def pages():
 
 def test_the_page_of_commands_has_the_help_of_each_command_and_sub_command(pages):
     page = pages.describe_commands()
-    for name, (started_by, _) in COMMANDS.items():
-        assert f"\n## {name}\n" in page and f"usage: python -m {started_by}" in page
-    assert "usage: python -m environments fetch" in page
+    for name in COMMANDS:
+        assert f"\n## {name}\n" in page and f"usage: sextant {name} " in page
+    assert "usage: sextant tasks fetch" in page
 
 
 def test_what_the_page_of_python_names_is_there(pages):

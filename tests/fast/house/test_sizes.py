@@ -93,26 +93,44 @@ def loaded(*words: object, code: int = 0) -> set[str]:
 
 def test_the_main_job_imports_nothing_heavy(tmp_path):
     modules = loaded(
-        "evals.run", "--program", "multihop", "--task", "congress", "--limit", 2, "--runs", tmp_path
+        "sextant.evals.run",
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--limit",
+        2,
+        "--runs",
+        tmp_path,
     )
-    assert "programs.multihop" in modules
+    assert "sextant.programs.multihop" in modules
     assert not modules & HEAVY
 
 
 def test_a_search_for_words_imports_no_client_of_a_model_and_no_compiler(tmp_path):
     modules = loaded(
-        "evals.run", "--program", "retrieve", "--task", "congress", "--limit", 2, "--runs", tmp_path
+        "sextant.evals.run",
+        "--program",
+        "retrieve",
+        "--task",
+        "congress",
+        "--limit",
+        2,
+        "--runs",
+        tmp_path,
     )
-    assert "programs.retrieve" in modules
+    assert "sextant.programs.retrieve" in modules
     assert not modules & (HEAVY | {"numba", "nltk", "openai", "httpx", "pyarrow", "pandas"})
 
 
 def test_torch_is_imported_once_the_corpus_is_read(tmp_path):
     words = ("--program", "retrieve", "--task", "congress", "--retriever", "dense")
-    modules = loaded("evals.run", *words, "--data", tmp_path, "--runs", tmp_path / "runs", code=3)
-    assert "environments.obliq" in modules
+    modules = loaded(
+        "sextant.evals.run", *words, "--data", tmp_path, "--runs", tmp_path / "runs", code=3
+    )
+    assert "sextant.environments.obliq" in modules
     assert not modules & HEAVY
 
 
 def test_help_imports_nothing_that_takes_long():
-    assert not loaded("evals.run", "--help") & HEAVY_FOR_HELP
+    assert not loaded("sextant.evals.run", "--help") & HEAVY_FOR_HELP

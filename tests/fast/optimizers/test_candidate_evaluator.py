@@ -10,24 +10,24 @@ from types import SimpleNamespace
 import dspy
 import pytest
 
-import optimizers.candidate_evaluator
-from evals.scoring.statistics import paired
-from optimizers import result_report, result_summary
-from optimizers.candidate_evaluator import CandidateEvaluator
-from optimizers.evaluation_log import Evaluation
-from optimizers.setup import _quiet
-from optimizers.trainset.demonstrations import relevant_documents
-from optimizers.trainset.feedback import feedback
-from optimizers.trainset.objective import make_objective
-from optimizers.trainset.prompt_leaks import collect_passages
-from optimizers.trainset.splits import make_folds, split_dev
-from programs.retrieve import Retrieve
-from tools.errors import AbortCompilation, DataError
-from tools.models import language_model
-from tools.models.client import DEADLINE
-from tools.records import Usage
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+import sextant.optimizers.candidate_evaluator
+from sextant.evals.scoring.statistics import paired
+from sextant.optimizers import result_report, result_summary
+from sextant.optimizers.candidate_evaluator import CandidateEvaluator
+from sextant.optimizers.evaluation_log import Evaluation
+from sextant.optimizers.setup import _quiet
+from sextant.optimizers.trainset.demonstrations import relevant_documents
+from sextant.optimizers.trainset.feedback import feedback
+from sextant.optimizers.trainset.objective import make_objective
+from sextant.optimizers.trainset.prompt_leaks import collect_passages
+from sextant.optimizers.trainset.splits import make_folds, split_dev
+from sextant.programs.retrieve import Retrieve
+from sextant.tools.errors import AbortCompilation, DataError
+from sextant.tools.models import language_model
+from sextant.tools.models.client import DEADLINE
+from sextant.tools.records import Usage
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
 
 
 def searched_for_nothing(query, environment):
-    from evals.scoring.metrics import Ranking
+    from sextant.evals.scoring.metrics import Ranking
 
     session = Toolbox(environment.documents, BM25(environment.documents)).open(query)
     return session.submit([]).trace, Ranking([])
@@ -138,7 +138,7 @@ class Timed(Retrieve):
 def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_path, monkeypatch):
     ticks = itertools.count()  # a clock that goes on by a second whenever it is read
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
-    monkeypatch.setattr(optimizers.candidate_evaluator, "time", clock)
+    monkeypatch.setattr(sextant.optimizers.candidate_evaluator, "time", clock)
     study = CandidateEvaluator(
         tmp_path,
         training,

@@ -11,11 +11,11 @@ from statistics import fmean
 import pytest
 from openai_server import given
 
-import environments
-from evals import compare
-from evals.running.evaluate import Result as Ran
-from optimizers import comparison_runs
-from tools.records import Usage, usage_json
+from sextant import environments
+from sextant.evals import compare
+from sextant.evals.running.evaluate import Result as Ran
+from sextant.optimizers import comparison_runs
+from sextant.tools.records import Usage, usage_json
 
 TASK = environments.load("congress", "mini", "all")
 TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature
@@ -76,7 +76,7 @@ def test_the_commands_that_are_printed_show_the_runs(compiles, command_of, monke
     result = compiles(*TUNED, "--held-out", optimizer="tune")
     found = re.findall(r"^runs of congress, (\w+) queries: as it was, compiled$", result.out, re.M)
     assert found == ["validation", "test"]
-    commands = re.findall(r"^  compare them: python -m evals.compare (.*)$", result.out, re.M)
+    commands = re.findall(r"^  compare them: sextant compare (.*)$", result.out, re.M)
     for command, queries in zip(commands, (6, 24), strict=True):
         compared = command_of(compare)(*shlex.split(command), "--json")
         assert compared.code == 0, compared.err

@@ -1,4 +1,4 @@
-"""`python -m optimizers.compile` as a user meets it: what it refuses, what it leaves behind, what it never copies."""
+"""`sextant compile` as a user meets it: what it refuses, what it leaves behind, what it never copies."""
 
 import itertools
 import json
@@ -10,20 +10,20 @@ import pytest
 from conftest import lines, on_congress
 from openai_server import given
 
-import environments
-from evals.reporting.compilations import compilations_table
-from optimizers import compile as module
-from optimizers.request import OPTIMIZERS, CompileRequest
-from optimizers.setup import plan
-from optimizers.teleprompters import TELEPROMPTERS
-from optimizers.trainset.demonstrations import CUT, SHOWN
-from programs.compiled import read, write
-from programs.query_rewriting import QueryToDoc
-from tools.cli import run_command
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.retrievers.base import NullRetriever
-from tools.session import Toolbox
+from sextant import environments
+from sextant.evals.reporting.compilations import compilations_table
+from sextant.optimizers import compile as module
+from sextant.optimizers.request import OPTIMIZERS, CompileRequest
+from sextant.optimizers.setup import plan
+from sextant.optimizers.teleprompters import TELEPROMPTERS
+from sextant.optimizers.trainset.demonstrations import CUT, SHOWN
+from sextant.programs.compiled import read, write
+from sextant.programs.query_rewriting import QueryToDoc
+from sextant.tools.cli import run_command
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError
+from sextant.tools.retrievers.base import NullRetriever
+from sextant.tools.session import Toolbox
 
 SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")
 SERVER = "tiny@http://127.0.0.1:9/v1"  # nobody is asked
@@ -460,7 +460,7 @@ def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_pat
     }
     # Printed only where there is something to take up; it is always in the result.
     command = shlex.split(json.loads(compiles(*words, "--json", **about).out)["take_up"])
-    assert command[:3] == ["python", "-m", "evals.run"]
+    assert command[:3] == ["python", "-m", "sextant.evals.run"]
     assert {option: command[command.index(option) + 1] for option in given} == given
     ran = run(*command[3:], "--json")
     assert ran.code == 0, ran.err

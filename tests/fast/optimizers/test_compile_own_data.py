@@ -5,10 +5,10 @@ import json
 import pytest
 from conftest import lines
 
-import environments
-from optimizers import compile as module
-from optimizers import compile_program
-from tools.errors import DataError
+from sextant import environments
+from sextant.optimizers import compile as module
+from sextant.optimizers import compile_program
+from sextant.tools.errors import DataError
 
 TUNED = (
     "--optimizer",

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from optimizers import parameter_search
-from programs.multihop import MultiHop
+from sextant.optimizers import parameter_search
+from sextant.programs.multihop import MultiHop
 
 
 def values(text, retriever="bm25(k1={w})"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from optimizers import teleprompters
-from programs.compiled import read
+from sextant.optimizers import teleprompters
+from sextant.programs.compiled import read
 
 PAGE = (Path(__file__).parents[3] / "docs/guide/extend.md").read_text(encoding="utf-8")
 SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")
@@ -50,7 +50,7 @@ def own(tmp_path, monkeypatch):
 
 
 def test_the_guides_example_compiles_as_it_is_printed(compiles, own):
-    [command] = re.findall(r"python -m optimizers\.compile .*few_shot.*", PAGE)
+    [command] = re.findall(r"sextant compile .*few_shot.*", PAGE)
     optimizer, *options = command.partition("--optimizer ")[2].split()
     result = compiles("--json", *SMALL, *options, optimizer=optimizer)
     assert result.code == 0, result.err

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from programs.closed_book import TITLE, ClosedBook, longest_run, search_words_of_guess
-from tools.corpus import Corpus
-from tools.errors import UnknownName
-from tools.models import language_model
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
+from sextant.programs.closed_book import TITLE, ClosedBook, longest_run, search_words_of_guess
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UnknownName
+from sextant.tools.models import language_model
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
 
 LINE = "the tide went out that morning and did not come back until the spring"
 CORPUS = Corpus(

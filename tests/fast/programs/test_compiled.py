@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs.compiled import (
+from sextant.programs.compiled import (
     NAME,
     Compiled,
     NearestDemonstrations,
@@ -17,11 +17,11 @@ from programs.compiled import (
     read,
     write,
 )
-from programs.multihop import MultiHop
-from tools.errors import DataError, UsageError
-from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.programs.multihop import MultiHop
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.records import Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 # Any text: control characters, emoji, line ends of all kinds, and halves of surrogate pairs. Two halves that happen to
 # make a pair are the one place where JSON cannot tell two texts from one, so only low halves are drawn.

@@ -13,22 +13,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from openai_server import fill
 
-import environments
-from agents.graph import run_parallel
-from evals.running.request import SYSTEMS, list_parameters
-from programs.base import Program, check_offline
-from programs.multihop import MultiHop, MultiHopState
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.lenses import LENSES
-from tools.models import language_model
-from tools.models import offline_rules as rules
-from tools.models.passages import escape_markers
-from tools.plugins import load_object
-from tools.records import Document, Query, total
-from tools.retrievers import build
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.agents.graph import run_parallel
+from sextant.evals.running.request import SYSTEMS, list_parameters
+from sextant.programs.base import Program, check_offline
+from sextant.programs.multihop import MultiHop, MultiHopState
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError
+from sextant.tools.lenses import LENSES
+from sextant.tools.models import language_model
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.passages import escape_markers
+from sextant.tools.plugins import load_object
+from sextant.tools.records import Document, Query, total
+from sextant.tools.retrievers import build
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 QUERY = Query("q1", "I remember something about an octopus, and copper in blue blood.", "animals")
 CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}

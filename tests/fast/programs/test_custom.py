@@ -32,18 +32,18 @@ from langchain_core.documents import Document as LangChainDocument
 from langgraph.graph import START, StateGraph
 from openai_server import Failure
 
-import environments
-from evals import compare
-from evals.running.request import parse_parameters
-from evals.running.runner import answer_query as run_query
 from examples.langgraph_agent import build
-from programs import custom
-from programs.custom import extract_doc_ids, make_program_class
-from tools.errors import UsageError
-from tools.models import language_model
-from tools.records import Hit, Query, Snippet
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
+from sextant import environments
+from sextant.evals import compare
+from sextant.evals.running.request import parse_parameters
+from sextant.evals.running.runner import answer_query as run_query
+from sextant.programs import custom
+from sextant.programs.custom import extract_doc_ids, make_program_class
+from sextant.tools.errors import UsageError
+from sextant.tools.models import language_model
+from sextant.tools.records import Hit, Query, Snippet
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "copper in blue blood", "animals", excluded=frozenset({"d3"}))
 
@@ -756,7 +756,7 @@ SECTIONS = ["A function", "A dspy.Module", "A LangGraph graph", "A Program", "An
 
 def commands(text):
     """The runs that a page or an example shows, but for those that need a key, or compile."""
-    lines = re.findall(r"^    python -m evals\.run (.+)$", text, re.M)
+    lines = re.findall(r"^    sextant run (.+)$", text, re.M)
     return [shlex.split(line) for line in lines if "--lm" not in line]
 
 

@@ -23,8 +23,8 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send, interrupt
 from test_custom import Answer, outcome
 
-from programs.custom import search
-from tools.errors import UsageError
+from sextant.programs.custom import search
+from sextant.tools.errors import UsageError
 
 write = dspy.Predict("query -> words")
 

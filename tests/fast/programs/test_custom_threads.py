@@ -18,9 +18,9 @@ import pytest
 from openai_server import Failure
 from test_custom import outcome, steps
 
-from programs import custom
-from tools.errors import LimitReached, ProviderRefused, UsageError
-from tools.session import Limits
+from sextant.programs import custom
+from sextant.tools.errors import LimitReached, ProviderRefused, UsageError
+from sextant.tools.session import Limits
 
 PARTS = ("place", "thing", "time")
 write = dspy.Predict("query, part -> words")

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs.decompose import Decompose, SubQueryResult, fuse
-from tools.corpus import Corpus
-from tools.models import language_model
-from tools.models import offline_rules as rules
-from tools.models.answer_checks import UnusableAnswer
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
+from sextant.programs.decompose import Decompose, SubQueryResult, fuse
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import language_model
+from sextant.tools.models import offline_rules as rules
+from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "animals with blue blood that are not octopuses", "Find pages of animals.")
 DOC_IDS = [f"d{number}" for number in range(8)]

@@ -5,15 +5,15 @@ from fnmatch import fnmatch
 
 import pytest
 
-from agents import AGENTS
-from evals import compare, reproduce, study
-from evals import run as run_module
-from evals.published.sections import sections
-from evals.running.candidate_pools import read as read_pool
-from programs import DIFFERS, PROGRAMS, describe_deviations
-from programs.deviations import describe_judging
+from sextant.agents import AGENTS
+from sextant.evals import compare, reproduce, study
+from sextant.evals import run as run_module
+from sextant.evals.published.sections import sections
+from sextant.evals.running.candidate_pools import read as read_pool
+from sextant.programs import DIFFERS, PROGRAMS, describe_deviations
+from sextant.programs.deviations import describe_judging
+from sextant.tools import retrievers
 from tests.conftest import ROOT
-from tools import retrievers
 
 SYSTEMS = {
     (section.name.partition("/")[0], system["name"], system.get("tasks", ["*"])[0]): system

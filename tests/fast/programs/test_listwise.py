@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import ids, prompts
 
-from programs.listwise import Rank, Tournament, sliding_window_rank, tournament
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.models import language_model
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.programs.listwise import Rank, Tournament, sliding_window_rank, tournament
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError
+from sextant.tools.models import language_model
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 # A model that leaves ids out, repeats and invents them: what it names depends on what it is shown.
 SLOPPY = st.randoms(use_true_random=False).map(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from openai_server import asked, given, ids, prompts
 
-from agents.notes import NotesAgent
-from programs.multihop import MultiHop
-from tools.models import language_model
-from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
+from sextant.agents.notes import NotesAgent
+from sextant.programs.multihop import MultiHop
+from sextant.tools.models import language_model
+from sextant.tools.records import Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("agents/", "environments/", "evals/", "optimizers/", "programs/", "tools/")
@@ -103,7 +103,9 @@ def own_frames(frame):
     while frame.f_code.co_qualname != "MultiHop.forward":
         frames.append(frame)
         frame = frame.f_back
-    files = [(one.f_code, one.f_code.co_filename.removeprefix(f"{ROOT}/")) for one in frames]
+    files = [
+        (one.f_code, one.f_code.co_filename.removeprefix(f"{ROOT}/sextant/")) for one in frames
+    ]
     ours = [(code.co_name, file) for code, file in files if file.startswith(PACKAGES)]
     # It is there only after a program of a user's has been loaded, as other tests do.
     ours = [frame for frame in ours if frame != ("send_counted", "programs/custom.py")]

@@ -14,11 +14,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from openai_server import fill
 from test_contract import ASKING, QUERY, few, made, timeless, world
 
-import programs.__main__ as shown
-from agents import AGENTS
-from evals.running.request import SYSTEMS
-from tools.errors import UsageError
-from tools.records import Submission, Trace
+import sextant.programs.__main__ as shown
+from sextant.agents import AGENTS
+from sextant.evals.running.request import SYSTEMS
+from sextant.tools.errors import UsageError
+from sextant.tools.records import Submission, Trace
 
 PAGE = (ROOT / "docs/guide/outside-a-run.md").read_text(encoding="utf-8")
 OTHERS = {

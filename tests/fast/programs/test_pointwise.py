@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import asked, ids, prompts
 
-from programs.pointwise import Reason, Score, Subtask, order_by_score
-from tools.corpus import Corpus
-from tools.models import language_model
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
+from sextant.programs.pointwise import Reason, Score, Subtask, order_by_score
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import language_model
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
 
 NUMBERS = st.sampled_from([0.0, 2.5, 7.0, 7.00001, 7.0001, 10.0, float("-inf")])
 SCORES = st.dictionaries(

@@ -8,13 +8,13 @@ import pytest
 from dspy.adapters.utils import format_field_value
 from dspy.utils.callback import BaseCallback
 
-import environments
-from evals.running.request import SYSTEMS, list_parameters
-from tools.corpus import Corpus
-from tools.models import language_model
-from tools.plugins import load_object
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.evals.running.request import SYSTEMS, list_parameters
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import language_model
+from sextant.tools.plugins import load_object
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
 LAST_IN_THE_PAPER = {"JudgeRequirement": "description"}  # figure 14 of BIRCO

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.running.request import SYSTEMS, parse_parameters
-from evals.running.resolve import try_construct
-from programs import __main__ as module
-from programs.compiled import get_prompts
-from programs.multihop import MultiHop, NextSearch
-from programs.prompts import describe, read, write_toml
-from tools.models.adapter import Adapter
-from tools.models.prompting import with_instructions
-from tools.plugins import load_object
+from sextant.evals.running.request import SYSTEMS, parse_parameters
+from sextant.evals.running.resolve import try_construct
+from sextant.programs import __main__ as module
+from sextant.programs.compiled import get_prompts
+from sextant.programs.multihop import MultiHop, NextSearch
+from sextant.programs.prompts import describe, read, write_toml
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.prompting import with_instructions
+from sextant.tools.plugins import load_object
 
 TEXT = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\t\x7f\u2028🦆"), max_size=12
@@ -119,7 +119,10 @@ def test_what_a_file_cannot_be_is_said_in_a_line(text, code, words, run, tmp_pat
 
 @pytest.mark.parametrize(
     "words",
-    [["programs", "show", "multihop"], ["evals.run", "--program", "rewrite", "--task", "congress"]],
+    [
+        ["programs", "show", "multihop"],
+        ["sextant.evals.run", "--program", "rewrite", "--task", "congress"],
+    ],
 )
 def test_without_docstrings_no_prompt_is_sent_or_shown(words, tmp_path):
     command = [sys.executable, "-OO", "-m", *words]

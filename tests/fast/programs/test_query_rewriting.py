@@ -3,12 +3,12 @@
 import pytest
 from openai_server import prompts
 
-from programs.query_rewriting import QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite
-from tools.models import language_model
-from tools.models.answer_checks import UnusableAnswer
-from tools.records import Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.programs.query_rewriting import QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite
+from sextant.tools.models import language_model
+from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.records import Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 QUERY = Query("q1", "I remember an animal whose blood is not red.", "Find pages about animals.")
 FIELDS = {

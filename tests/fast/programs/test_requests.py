@@ -16,19 +16,24 @@ from typing import Any, NamedTuple
 import dspy
 import pytest
 
-import environments
-from agents import AGENTS
-from evals.published.sections import sections
-from evals.running.request import apply_hints, find_program, find_retrievers, parse_parameters
-from programs import DIFFERS, PROGRAMS, describe_deviations
-from tools.corpus import Corpus
-from tools.models import offline_engine
-from tools.models.adapter import Adapter
-from tools.models.answer_length import max_answer_tokens
-from tools.models.language_model import LanguageModel
-from tools.models.run_resources import RunResources
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.agents import AGENTS
+from sextant.evals.published.sections import sections
+from sextant.evals.running.request import (
+    apply_hints,
+    find_program,
+    find_retrievers,
+    parse_parameters,
+)
+from sextant.programs import DIFFERS, PROGRAMS, describe_deviations
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import offline_engine
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answer_length import max_answer_tokens
+from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 TASKS = environments.tasks()
 SMALL = 6  # documents of a pool, which is enough to see a call

@@ -7,15 +7,15 @@ import dspy
 import pytest
 from dspy.utils.callback import BaseCallback
 
-import environments
-from evals.running.request import SYSTEMS
-from tools.corpus import Corpus
-from tools.models import context_window, language_model
-from tools.models.context_window import PromptTooLong
-from tools.models.model_spec import ModelSettings
-from tools.plugins import load_object
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.evals.running.request import SYSTEMS
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import context_window, language_model
+from sextant.tools.models.context_window import PromptTooLong
+from sextant.tools.models.model_spec import ModelSettings
+from sextant.tools.plugins import load_object
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
 ANSWER = 64  # tokens, at least

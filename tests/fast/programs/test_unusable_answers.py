@@ -4,11 +4,11 @@ import pytest
 from openai_server import fill
 from test_contract import ASKING, CLASSES, PARALLEL, QUERY, few
 
-from programs.pointwise import fill_unscored
-from tools.models import language_model
-from tools.models.answer_checks import UnusableAnswer
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.programs.pointwise import fill_unscored
+from sextant.tools.models import language_model
+from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 PROGRAMS = [name for name in ASKING if name != "react"]
 OF_ONE_CALL = [

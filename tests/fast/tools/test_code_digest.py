@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-import environments
-from evals.running.identity import code_identity
-from evals.running.request import SYSTEMS, Request
-from evals.running.resolve import resolve
-from tools import code_digest
-from tools.code_digest import collect_sources
+from sextant import environments
+from sextant.evals.running.identity import code_identity
+from sextant.evals.running.request import SYSTEMS, Request
+from sextant.evals.running.resolve import resolve
+from sextant.tools import code_digest
+from sextant.tools.code_digest import collect_sources
 
 ROOT = Path(code_digest.__file__).parents[1]
 USED = (
-    "programs.multihop",
-    "tools.retrievers.lexical.bm25",
-    "tools.retrievers",
-    "environments.obliq",
+    "sextant.programs.multihop",
+    "sextant.tools.retrievers.lexical.bm25",
+    "sextant.tools.retrievers",
+    "sextant.environments.obliq",
 )
 
 
@@ -27,10 +27,8 @@ USED = (
 def tree(tmp_path_factory):
     """A copy of the packages, to be edited."""
     folder = tmp_path_factory.mktemp("tree")
-    for package in ("agents", "environments", "evals", "programs", "tools"):
-        shutil.copytree(
-            ROOT / package, folder / package, ignore=shutil.ignore_patterns("mini", "__pycache__")
-        )
+    ignored = shutil.ignore_patterns("mini", "__pycache__")
+    shutil.copytree(ROOT, folder / "sextant", ignore=ignored)
     return folder
 
 
@@ -58,7 +56,7 @@ def digest(tree, *modules):
 )
 def test_an_edit_of_what_a_run_uses_makes_another_run(tree, path):
     before = digest(tree)
-    with appended(tree / path):
+    with appended(tree / "sextant" / path):
         assert digest(tree) != before
     assert digest(tree) == before
 
@@ -68,14 +66,14 @@ def test_an_edit_of_what_a_run_uses_makes_another_run(tree, path):
 )
 def test_an_edit_of_another_program_or_of_a_report_does_not(tree, path):
     before = digest(tree)
-    with appended(tree / path):
+    with appended(tree / "sextant" / path):
         assert digest(tree) == before
 
 
 def test_a_data_file_that_a_module_of_ours_names_counts(tree):
-    used = "tools.retrievers.neural.dense"
+    used = "sextant.tools.retrievers.neural.dense"
     before = digest(tree, used)
-    with appended(tree / "tools/retrievers/neural/models.toml"):
+    with appended(tree / "sextant/tools/retrievers/neural/models.toml"):
         assert digest(tree, used) != before
 
 
@@ -127,7 +125,7 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
     (package / "__init__.py").write_text("")
     (package / "searcher.py").write_text(
         "import json\nimport helper_for_a_test\nfrom .prompts import Ask\n"
-        "from programs.retrieve import Retrieve\n"
+        "from sextant.programs.retrieve import Retrieve\n"
     )
     (package / "prompts.py").write_text('import dspy\nclass Ask(dspy.Signature):\n    """Ask."""\n')
     (tmp_path / "helper_for_a_test.py").write_text("DEPTH = 3\n")
@@ -140,8 +138,8 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
         "mine_for_a_test",
         "mine_for_a_test.prompts",
         "helper_for_a_test",
-        "programs.retrieve",
-        "tools.session",
+        "sextant.programs.retrieve",
+        "sextant.tools.session",
     }
     assert used <= {*found.files} and "other" not in found.files
     assert {"dspy", "json"} <= found.libraries

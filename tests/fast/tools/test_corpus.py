@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.corpus import Corpus, StoredCorpus, open_or_store, store
-from tools.errors import DataError
-from tools.records import Document
-from tools.retrievers import build
+from sextant.tools.corpus import Corpus, StoredCorpus, open_or_store, store
+from sextant.tools.errors import DataError
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 DOCUMENTS = st.lists(

@@ -10,17 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tools import files
-from tools.cli import CommandParser, run_command
-from tools.errors import DataError
-from tools.retrievers import index_store
+from sextant.tools import files
+from sextant.tools.cli import CommandParser, run_command
+from sextant.tools.errors import DataError
+from sextant.tools.retrievers import index_store
 
 ROOT = Path(__file__).parents[3]
 
 
 def writer(folder, write, then):
     """A process that writes a file, and now does what its code says."""
-    begin = "import os, signal, sys; from pathlib import Path; from tools import files; path = Path(sys.argv[1])\n"
+    begin = (
+        "import os, signal, sys; from pathlib import Path; from sextant.tools import files\n"
+        "path = Path(sys.argv[1])\n"
+    )
     code = f"{begin}with files.{write}: print('writing', flush=True); {then}"
     command, pipe = [sys.executable, "-c", code, folder / "file"], subprocess.PIPE
     made = subprocess.Popen(

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from environments.custom import read_settings
-from environments.readers.documents.markup import XmlPaths, read_xml
-from evals import run as run_module
-from evals.build.recipe import read_recipe
-from evals.run_folder import read_config
-from evals.running.workers.shards import gather
-from evals.scoring.scored_run import find_folders
-from evals.studies import study_file
-from programs import prompts
-from programs.listwise import read_solutions
-from tools import files
-from tools.errors import RunConflict, SextantError
-from tools.models import prices
-from tools.models.storage.request_store import translate_sqlite_errors
-from tools.retrievers import index_store
+from sextant.environments.custom import read_settings
+from sextant.environments.readers.documents.markup import XmlPaths, read_xml
+from sextant.evals import run as run_module
+from sextant.evals.build.recipe import read_recipe
+from sextant.evals.run_folder import read_config
+from sextant.evals.running.workers.shards import gather
+from sextant.evals.scoring.scored_run import find_folders
+from sextant.evals.studies import study_file
+from sextant.programs import prompts
+from sextant.programs.listwise import read_solutions
+from sextant.tools import files
+from sextant.tools.errors import RunConflict, SextantError
+from sextant.tools.models import prices
+from sextant.tools.models.storage.request_store import translate_sqlite_errors
+from sextant.tools.retrievers import index_store
 
 ROOT = Path(__file__).parents[3]
 READERS = {
@@ -187,7 +187,7 @@ def test_what_a_users_retriever_raises_is_no_outcome_of_a_query(
 ):
     name = f"retriever_raises_{re.sub(r'[()]', '_', raised)}"
     (tmp_path / f"{name}.py").write_text(
-        "from tools.retrievers.base import Retriever\n"
+        "from sextant.tools.retrievers.base import Retriever\n"
         "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\n"
         "class Found(Retriever):\n"
         "    def __init__(self, corpus):\n        self.corpus, self._ids = corpus, list(corpus)\n"
@@ -206,7 +206,7 @@ def test_a_reader_that_has_gone_fails_no_query(tmp_path):
         "def answer(query, search, read):\n    print('x' * 100_000)\n    return []\n"
     )
     words = (
-        "evals.run",
+        "sextant.evals.run",
         "--program",
         "loud.py:answer",
         "--task",
@@ -232,7 +232,7 @@ def test_a_terminal_gets_no_control_characters_of_a_program(tmp_path):
         "    return []\n"
     )
     words = (
-        "evals.run",
+        "sextant.evals.run",
         "--program",
         "rude.py:answer",
         "--task",

@@ -7,22 +7,22 @@ from threading import Lock
 import dspy
 import pytest
 
-from agents import AGENTS
-from agents.verifier import Judgement
-from evals.running.request import find_retrievers, parse_parameters
-from programs import PROGRAMS
-from programs.multihop import MultiHop, ReadPassages
-from tools.corpus import Corpus
-from tools.models import call_context, language_model, offline_engine
-from tools.models.adapter import Adapter
-from tools.models.language_model import LanguageModel
-from tools.models.passages import Passage, escape_markers
-from tools.models.run_resources import RunResources
-from tools.plugins import load_object
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
-from tools.text import injection_kind
+from sextant.agents import AGENTS
+from sextant.agents.verifier import Judgement
+from sextant.evals.running.request import find_retrievers, parse_parameters
+from sextant.programs import PROGRAMS
+from sextant.programs.multihop import MultiHop, ReadPassages
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import call_context, language_model, offline_engine
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.passages import Passage, escape_markers
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.plugins import load_object
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
+from sextant.tools.text import injection_kind
 
 SYSTEMS = PROGRAMS | AGENTS
 MODELS = sorted(set(SYSTEMS) - {"retrieve"})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import installation
+from sextant.tools import installation
 
 SOURCE = Path(installation.__file__)
 METADATA = """Metadata-Version: 2.4
@@ -26,10 +26,10 @@ PROJECT = '[project]\nname = "{}"\nversion = "7.2"\n'
 
 def install(site: Path, **origin: object) -> Path:
     """Put the module and the metadata of a distribution into `site`, as an installer would."""
-    (site / "tools").mkdir(parents=True)
-    (site / "tools" / "installation.py").write_text(
-        SOURCE.read_text(encoding="utf-8"), encoding="utf-8"
-    )
+    package = site / "sextant"
+    (package / "tools").mkdir(parents=True)
+    for file in (SOURCE, SOURCE.with_name("__init__.py"), SOURCE.parents[1] / "__init__.py"):
+        (package / file.relative_to(SOURCE.parents[1])).write_bytes(file.read_bytes())
     about = site / "sextant_search-7.1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(METADATA)
@@ -39,7 +39,7 @@ def install(site: Path, **origin: object) -> Path:
 
 
 def ask(site: Path, expression: str, **environment: str) -> str:
-    script = f"from tools import installation; print({expression})"
+    script = f"from sextant.tools import installation; print({expression})"
     variables = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(site),
@@ -71,7 +71,7 @@ def test_the_revision_of_the_project_that_sextant_is_installed_in_is_not_taken_f
         PROJECT.format("sextant-search")
     )  # an unpacked archive of the sources
     assert ask(beside, "installation.git_revision(), installation.version()") == "None 7.2"
-    (tmp_path / "tools").symlink_to(beside / "tools")  # in the user's own folder
+    (tmp_path / "sextant").symlink_to(beside / "sextant")  # in the user's own folder
     assert ask(tmp_path, "installation.git_revision()") == "None"
 
 
@@ -83,7 +83,7 @@ def test_the_revision_of_a_checkout_is_its_own_also_in_a_hook_of_another_reposit
     make_repository(tmp_path / "other")
     in_a_hook = {"GIT_DIR": str(tmp_path / "other" / ".git")}
     assert ask(site, "installation.git_revision()", **in_a_hook) == commit
-    (site / "tools" / "more.py").touch()
+    (site / "sextant" / "more.py").touch()
     assert ask(site, "installation.git_revision()", **in_a_hook) == f"{commit}+changes"
 
 
@@ -154,7 +154,7 @@ def test_in_a_checkout_the_command_for_an_extra_installs_the_checkout(tmp_path):
 def test_a_page_is_named_by_its_path_in_a_checkout_and_by_the_command_that_prints_it_in_an_installation(
     tmp_path,
 ):
-    pages = {"tools/docs": install(tmp_path / "site"), "docs": install(tmp_path / "checkout")}
+    pages = {"sextant/docs": install(tmp_path / "site"), "docs": install(tmp_path / "checkout")}
     (pages["docs"] / "pyproject.toml").write_text(PROJECT.format("sextant-search"))
     for folder, above in pages.items():
         page = above / folder / "guide" / "task.md"
@@ -174,10 +174,10 @@ def test_a_page_is_named_by_its_path_in_a_checkout_and_by_the_command_that_print
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        ("evals.serving.gym", "gymnasium", "gymnasium"),
-        ("evals.serving.trl", "datasets", "trl"),
-        ("evals.serving.inspect", "inspect_ai", "inspect"),
-        ("evals.serving.openenv", "openenv", "openenv"),
+        ("sextant.evals.serving.gym", "gymnasium", "gymnasium"),
+        ("sextant.evals.serving.trl", "datasets", "trl"),
+        ("sextant.evals.serving.inspect", "inspect_ai", "inspect"),
+        ("sextant.evals.serving.openenv", "openenv", "openenv"),
     ],
 )
 def test_a_module_whose_extra_is_missing_says_which_in_one_line(

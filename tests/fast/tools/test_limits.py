@@ -7,29 +7,29 @@ from pathlib import Path
 
 import pytest
 
-import environments
-from agents import AGENTS
-from environments.base import Judgements
-from evals import run_folder
-from evals.run_schemas import Fate
-from evals.running import request
-from evals.running.request import (
+from sextant import environments
+from sextant.agents import AGENTS
+from sextant.environments.base import Judgements
+from sextant.evals import run_folder
+from sextant.evals.run_schemas import Fate
+from sextant.evals.running import request
+from sextant.evals.running.request import (
     LIMITS,
     apply_hints,
     find_retrievers,
     list_parameters,
     parse_parameters,
 )
-from evals.running.runner import answer_query
-from evals.scoring.attribution import attribute, fate_at
-from programs import PROGRAMS
-from tools.corpus import Corpus
-from tools.errors import LimitReached, UsageError
-from tools.models import language_model
-from tools.plugins import load_object
-from tools.records import Document, Query, Usage
-from tools.retrievers import build
-from tools.session import Limits, Toolbox
+from sextant.evals.running.runner import answer_query
+from sextant.evals.scoring.attribution import attribute, fate_at
+from sextant.programs import PROGRAMS
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import LimitReached, UsageError
+from sextant.tools.models import language_model
+from sextant.tools.plugins import load_object
+from sextant.tools.records import Document, Query, Usage
+from sextant.tools.retrievers import build
+from sextant.tools.session import Limits, Toolbox
 
 SYSTEMS = PROGRAMS | AGENTS
 CONGRESS = ("--task", "congress", "--data", "mini", "--limit", "2")

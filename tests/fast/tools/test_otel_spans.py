@@ -4,10 +4,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tools import otel_spans
-from tools.records import Query
-from tools.retrievers import build
-from tools.session import Toolbox
+from sextant.tools import otel_spans
+from sextant.tools.records import Query
+from sextant.tools.retrievers import build
+from sextant.tools.session import Toolbox
 
 
 def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus, monkeypatch):

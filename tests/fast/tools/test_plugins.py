@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evals import compare, run_folder, score
-from tools import code_digest, plugins
+from sextant.evals import compare, run_folder, score
+from sextant.tools import code_digest, plugins
 
 AGENT = '''
 """An agent."""
@@ -46,7 +46,6 @@ def own(tmp_path, monkeypatch):
     (place / "torn_of_mine.py").write_text("a = 1\nb = (\n")
     (place / "script_of_mine.py").write_text("import sys\nsys.exit('usage')\n")
     (place / "relative_of_mine.py").write_text("from .helper_of_mine import MORE\n")
-    (place / "shadowed_of_mine.py").write_text("from tools import mine\n")
     (place / "json.py").write_text("")
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -68,7 +67,6 @@ BAD = {
     "torn_of_mine.py:Agent": "SyntaxError: '(' was never closed (torn_of_mine.py, line 2)",
     "script_of_mine.py:Agent": "SystemExit: usage (script_of_mine.py, line 2)",
     "relative_of_mine.py:Agent": "name it as package.module:NAME, from the folder that has the package",
-    "shadowed_of_mine.py:Agent": "'tools' is a package of Sextant's, so a module of yours needs another name",
     "json.py:Agent": "json.py cannot be imported as 'json', which is another module",
     "nothing_of_mine.deep:Agent": "nothing_of_mine.deep cannot be imported: ModuleNotFoundError",
     "agent_of_mine:Agent.nothing": "no program is called 'agent_of_mine:Agent.nothing'",

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from run_folders import run_in
 
-from evals import score
-from evals.run_folder import read_outcomes
-from evals.scoring.scored_run import find_scored_runs
-from tools.cli import run_command
-from tools.errors import SextantError
+from sextant.evals import score
+from sextant.evals.run_folder import read_outcomes
+from sextant.evals.scoring.scored_run import find_scored_runs
+from sextant.tools.cli import run_command
+from sextant.tools.errors import SextantError
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +76,10 @@ def test_a_line_of_another_run_is_not_taken_for_one_of_this(run_of_ours, tmp_pat
 
 
 def test_every_form_has_a_schema():
-    from evals import run_schemas as of_runs
-    from evals.formats import atif
-    from programs.compiled import Compiled
-    from tools.schemas import schema
+    from sextant.evals import run_schemas as of_runs
+    from sextant.evals.formats import atif
+    from sextant.programs.compiled import Compiled
+    from sextant.tools.schemas import schema
 
     for form in (
         of_runs.ConfigSchema,

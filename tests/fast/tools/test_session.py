@@ -7,12 +7,12 @@ from threading import Barrier, Thread
 
 import pytest
 
-from tools import schemas
-from tools.corpus import Corpus
-from tools.errors import DocumentNotFound, LimitReached
-from tools.records import Query, Trace, Usage, trace_json
-from tools.retrievers import build
-from tools.session import Limits, Toolbox, current
+from sextant.tools import schemas
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DocumentNotFound, LimitReached
+from sextant.tools.records import Query, Trace, Usage, trace_json
+from sextant.tools.retrievers import build
+from sextant.tools.session import Limits, Toolbox, current
 
 QUERY = Query("q1", "Why is octopus blood blue?", excluded=frozenset({"d6"}))
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from tools import sqlite
-from tools.sqlite import close_when_unused
+from sextant.tools import sqlite
+from sextant.tools.sqlite import close_when_unused
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import system_calls
+from sextant.tools import system_calls
 
 ROOT = Path(__file__).parents[3]
 # Of the module os, as its documentation names the systems that have each.
@@ -44,7 +44,16 @@ def without_calls_of_linux(tmp_path):
 
 
 def test_a_run_by_two_workers_needs_no_call_that_macos_lacks(tmp_path, without_calls_of_linux):
-    command = ["-m", "evals.run", "--program", "multihop", "--task", "congress", "--limit", "4"]
+    command = [
+        "-m",
+        "sextant.evals.run",
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--limit",
+        "4",
+    ]
     ended = subprocess.run(
         [sys.executable, *command, "--workers", "2", "--runs", tmp_path / "runs"],
         env=without_calls_of_linux,
@@ -60,7 +69,7 @@ def test_a_run_by_two_workers_needs_no_call_that_macos_lacks(tmp_path, without_c
 def test_calls_that_macos_lacks_are_in_one_module():
     for folder in ("agents", "environments", "evals", "optimizers", "programs", "tools"):
         for path in (ROOT / folder).rglob("*.py"):
-            if path == Path(system_calls.__file__):
+            if path == Path(system_calls.__file__).resolve():
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "os":

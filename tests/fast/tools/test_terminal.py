@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.result_table import Cell, CommandLine, DefinitionList, ResultTable, render_terminal
-from tools.terminal import first_sentence
-from tools.wrapping import command_lines, paragraph
+from sextant.tools.result_table import (
+    Cell,
+    CommandLine,
+    DefinitionList,
+    ResultTable,
+    render_terminal,
+)
+from sextant.tools.terminal import first_sentence
+from sextant.tools.wrapping import command_lines, paragraph
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS, min_size=1, max_size=8).map(" ".join)
@@ -86,7 +92,7 @@ def test_a_list_has_its_texts_beside_the_names_and_below_long_ones(width):
 
 
 def test_a_command_that_is_too_wide_stands_below_its_lead_and_can_be_copied():
-    command = "python -m evals.run --program multihop --task congress"
+    command = "sextant run --program multihop --task congress"
     assert command_lines("next:", command, None) == [f"next: {command}"]
     lines = command_lines("a/long/path/of/a/file.toml: edit it, then", command, 40)
     assert lines == [

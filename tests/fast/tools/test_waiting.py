@@ -9,13 +9,19 @@ from importlib import import_module
 
 import pytest
 
-from evals.__main__ import COMMANDS
-from tools import cli, waiting
-from tools.waiting import announced, each_announced
+from sextant.evals.__main__ import COMMANDS
+from sextant.tools import cli, waiting
+from sextant.tools.waiting import announced, each_announced
 
 # Commands that are short, or whose parts in other modules say what they wait for.
 SAY_ELSEWHERE = {"docs", "cache", "serve"}
-PACKAGES = ("environments", "evals.build", "programs", "tools.models", "tools.retrievers")
+PACKAGES = (
+    "sextant.environments",
+    "sextant.evals.build",
+    "sextant.programs",
+    "sextant.tools.models",
+    "sextant.tools.retrievers",
+)
 LIMIT = 60  # seconds after which a test fails in place of waiting
 
 

@@ -12,7 +12,7 @@ from conftest import SMALL_NODE
 from run_folders import lasting
 from waiting import wait_for
 
-from tools.errors import DataError
+from sextant.tools.errors import DataError
 
 
 @pytest.fixture(params=["ray", "ray://"])
@@ -66,7 +66,7 @@ def test_the_same_command_goes_on_with_the_next_head(tmp_path, server, start_clu
         command = [
             sys.executable,
             "-m",
-            "evals.run",
+            "sextant.evals.run",
             *asked,
             "--retriever",
             retriever,
@@ -102,7 +102,7 @@ def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_h
     monkeypatch,
 ):
     ray, tries = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'"), []
-    from tools.retrievers.vectors import ray_embedding
+    from sextant.tools.retrievers.vectors import ray_embedding
 
     def init(address, **named):
         tries.append(address)
@@ -125,7 +125,7 @@ def test_channels_that_are_closed_while_they_are_watched_leave_no_traceback_and_
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     import grpc
 
-    from tools.retrievers.vectors import ray_embedding
+    from sextant.tools.retrievers.vectors import ray_embedding
 
     def close_channels():
         before = set(threading.enumerate())

@@ -15,9 +15,9 @@ from run_folders import lasting
 from searchers import every_program
 from waiting import still_running, wait_for
 
-from tools.retrievers import sharded
+from sextant.tools.retrievers import sharded
 
-COMMAND = [sys.executable, "-m", "evals.run", "--json", "--max-concurrent", "16"]
+COMMAND = [sys.executable, "-m", "sextant.evals.run", "--json", "--max-concurrent", "16"]
 
 
 @pytest.fixture

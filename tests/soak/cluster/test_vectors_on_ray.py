@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tiny_models
 
-from tools.corpus import Corpus, open_or_store
-from tools.records import Document
-from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.vectors import embedder as embedding
+from sextant.tools.corpus import Corpus, open_or_store
+from sextant.tools.records import Document
+from sextant.tools.retrievers.neural.dense import SentenceEmbedder
+from sextant.tools.retrievers.vectors import embedder as embedding
 
 TEXTS = [
     f"Octopus {n} has {n * n % 9973} hearts, " + "and blue blood, " * (n % 5) for n in range(7000)
@@ -26,7 +26,7 @@ def corpus(tmp_path):
 def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_was_killed(
     tmp_path, monkeypatch, cluster, corpus
 ):
-    from evals.running.workers.ray_workers import starting
+    from sextant.evals.running.workers.ray_workers import starting
 
     model = tiny_models.bert(tmp_path / "model")
     here = np.array(embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "here"))
@@ -53,8 +53,8 @@ def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_w
 
 
 def test_a_text_that_the_model_fails_on_is_told_of_in_one_line(tmp_path, cluster):
-    from evals.running.workers.ray_workers import starting
-    from tools.errors import DataError
+    from sextant.evals.running.workers.ray_workers import starting
+    from sextant.tools.errors import DataError
 
     class Failing:
         name = "failing"

@@ -1,4 +1,4 @@
-"""Agents that evals.run starts as a process for each query: what they find, cost, break and leave behind."""
+"""Agents that sextant.evals.run starts as a process for each query: what they find, cost, break and leave behind."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from waiting import wait_for
 
-from tools.retrievers import build, canonicalize, contract
+from sextant.tools.retrievers import build, canonicalize, contract
 
 PYTHON = os.environ.get("SEXTANT_ANSERINI", "")
 pytestmark = pytest.mark.skipif(

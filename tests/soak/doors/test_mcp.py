@@ -25,7 +25,7 @@ TOKEN = "a secret of the test"
 
 @pytest.fixture
 def ours(run, tmp_path):
-    """What a function of one's own comes to in evals.run."""
+    """What a function of one's own comes to in sextant.evals.run."""
     return run_in_process(run, tmp_path / "ours")
 
 
@@ -45,7 +45,7 @@ def serve(tmp_path):
 
 @pytest.mark.smoke
 def test_on_stdio_a_client_answers_what_it_likes_and_the_next_one_the_rest(tmp_path, ours):
-    words = ["-m", "evals.serve", *TASK, "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
+    words = ["-m", "sextant.evals.serve", *TASK, "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
     server = StdioServerParameters(
         command=sys.executable, args=words, cwd=ROOT, env=dict(os.environ)
     )
@@ -81,7 +81,7 @@ def test_on_stdio_what_is_piped_in_is_answered_before_the_end(tmp_path):
     words = [
         sys.executable,
         "-m",
-        "evals.serve",
+        "sextant.evals.serve",
         *TASK,
         "--mcp",
         "stdio",

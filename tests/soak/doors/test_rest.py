@@ -13,9 +13,9 @@ from conftest import ROOT
 from rest_client import Client, opened, outcomes, run_in_process, serving
 from waiting import wait_for
 
-import environments
-from evals.serving import rest, web_auth
-from tools.retrievers.base import Retriever
+from sextant import environments
+from sextant.evals.serving import rest, web_auth
+from sextant.tools.retrievers.base import Retriever
 
 TASK = ("--task", "congress", "--split", "dev")
 

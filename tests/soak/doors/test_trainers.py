@@ -18,11 +18,11 @@ import pytest
 from random_episodes import play
 from rest_client import outcomes, serving
 
-from evals import compare, import_run
-from evals.serving.episode import POTENTIALS
-from evals.serving.rl_training import Turns, open_training
-from programs.search_tools import SearchTools
-from tools.records import Submission, Trace
+from sextant.evals import compare, import_run
+from sextant.evals.serving.episode import POTENTIALS
+from sextant.evals.serving.rl_training import Turns, open_training
+from sextant.programs.search_tools import SearchTools
+from sextant.tools.records import Submission, Trace
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "trainers"
 sys.path.append(str(EXAMPLES))
@@ -81,7 +81,7 @@ def test_a_policy_learns_from_its_rewards_and_not_from_shuffled_ones(command_of,
     from gymnasium_grpo import chances, record, train
 
     environment = gymnasium.make(
-        "evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced"
+        "sextant.evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced"
     )
     shuffled = np.mean(
         [chances(train(environment, 60, shuffled=True, seed=seed)) for seed in range(6)], axis=0
@@ -225,4 +225,6 @@ def test_mteb_evaluates_our_programs_and_its_encoders_are_retrievers(tmp_path):
     python = of_another("MTEB", "mteb")
     assert example(python, "../mteb/models.py", tmp_path) == "MockRetrievalTask: 0.63093"
     named = f"{EXAMPLES.parent}/mteb/models.py:Mteb:mteb/baseline-random-encoder"
-    subprocess.run([python, "-m", "tools.retrievers", "check", named], cwd=tmp_path, check=True)
+    subprocess.run(
+        [python, "-m", "sextant.tools.retrievers", "check", named], cwd=tmp_path, check=True
+    )

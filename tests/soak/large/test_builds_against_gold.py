@@ -9,7 +9,7 @@ from building import bcubed, build, load, prepare, relevant
 from building.knowing import NOISE, Knowing
 from openai_server import given
 
-from tools.text import injection_kind
+from sextant.tools.text import injection_kind
 
 TASKS = {
     "twitter": {

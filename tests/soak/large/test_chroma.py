@@ -14,15 +14,15 @@ import pytest
 from bad_server import always, moved
 from openai_server import bag_of_words
 
-from tools.corpus import Corpus
-from tools.errors import DataError, RunIncomplete, UsageError
-from tools.records import Document, Query
-from tools.retrievers import FILLS, index_store
-from tools.retrievers.base import Search
-from tools.retrievers.vectors import chroma
-from tools.retrievers.vectors.chroma import Chroma
-from tools.retrievers.vectors.exact_search import VectorRetriever
-from tools.session import Toolbox
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, RunIncomplete, UsageError
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers import FILLS, index_store
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.vectors import chroma
+from sextant.tools.retrievers.vectors.chroma import Chroma
+from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
+from sextant.tools.session import Toolbox
 
 DOCUMENTS = 2500  # so that the last call of a build is not a full one
 

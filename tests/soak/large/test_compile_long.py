@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tools.corpus import Corpus
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.tools.corpus import Corpus
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 
 def counted():

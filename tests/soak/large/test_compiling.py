@@ -16,10 +16,10 @@ import pytest
 from conftest import ROOT
 from prompted_model import ANGLE, STRICT, TRANSCRIPT, Asked, Model, Server, read, write_task
 
-from evals import run as run_module
-from evals.scoring.comparison import compare
-from optimizers import compile as compile_module
-from tools.cli import run_command
+from sextant.evals import run as run_module
+from sextant.evals.scoring.comparison import compare
+from sextant.optimizers import compile as compile_module
+from sextant.tools.cli import run_command
 
 PROGRAM = ("--program", "multihop", "--task", "congress", "-P", "hops=2", "-P", "per_hop=10")
 SETTINGS = {
@@ -107,8 +107,8 @@ def small(tmp_path_factory):
 ANOTHER = """
 import io, json, sys
 from contextlib import redirect_stdout
-from evals import run
-from tools.cli import run_command
+from sextant.evals import run
+from sextant.tools.cli import run_command
 for line in sys.stdin:
     out = io.StringIO()
     with redirect_stdout(out):

@@ -4,13 +4,13 @@ import json
 import subprocess
 import sys
 
-from tools.corpus import store
-from tools.records import Document
+from sextant.tools.corpus import store
+from sextant.tools.records import Document
 
 MEASURE = """
 import json, random, sys, time
 from pathlib import Path
-from tools.corpus import StoredCorpus
+from sextant.tools.corpus import StoredCorpus
 def peak():  # MiB; getrusage's would begin with the size of the process that started this one
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before, start = peak(), time.perf_counter()

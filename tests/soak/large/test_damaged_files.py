@@ -14,23 +14,23 @@ from foreign_runs import STEPS, USED, atif, call, world
 from mutations import mutated
 from run_folders import run_in, unsealed
 
-import environments
-from evals import compare, curves, export
-from evals.formats.import_run import read_trajectories
-from evals.formats.trec import RunFile
-from evals.scoring import score_run
-from evals.scoring.scored_run import find_scored_runs
-from evals.viewer.data import ViewerApi as Page
-from evals.viewer.server import list_answers
-from optimizers.evaluation_log import EvaluationLog
-from programs import compiled
-from programs.lm import command, parser
-from tools.cli import run_command
-from tools.errors import SextantError
-from tools.models.storage.cassette import read_cassette, write_cassette
-from tools.models.storage.ledger import Ledger
-from tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache
-from tools.records import Usage
+from sextant import environments
+from sextant.evals import compare, curves, export
+from sextant.evals.formats.import_run import read_trajectories
+from sextant.evals.formats.trec import RunFile
+from sextant.evals.scoring import score_run
+from sextant.evals.scoring.scored_run import find_scored_runs
+from sextant.evals.viewer.data import ViewerApi as Page
+from sextant.evals.viewer.server import list_answers
+from sextant.optimizers.evaluation_log import EvaluationLog
+from sextant.programs import compiled
+from sextant.programs.lm import command, parser
+from sextant.tools.cli import run_command
+from sextant.tools.errors import SextantError
+from sextant.tools.models.storage.cassette import read_cassette, write_cassette
+from sextant.tools.models.storage.ledger import Ledger
+from sextant.tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache
+from sextant.tools.records import Usage
 
 MANY = 1000  # mutations of a form
 

@@ -15,8 +15,8 @@ DOCUMENTS, CHARACTERS = 500_000, 900
 MEASURE = """
 import json, sys, time
 from pathlib import Path
-from evals.build.text_cleaning import CleanSettings
-from evals.build.ingest import CorpusSettings, CutSettings, ingest
+from sextant.evals.build.text_cleaning import CleanSettings
+from sextant.evals.build.ingest import CorpusSettings, CutSettings, ingest
 def peak():  # MiB
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before, start = peak(), time.perf_counter()

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import tiny_models
 
-from tools.retrievers.neural.dense import SentenceEmbedder
+from sextant.tools.retrievers.neural.dense import SentenceEmbedder
 
 
 def test_eight_bits_are_near_the_exact_vectors_and_do_not_depend_on_the_batch(tmp_path, caplog):

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from evals.scoring.statistics import estimate_difference, estimate_mean
+from sextant.evals.scoring.statistics import estimate_difference, estimate_mean
 
 DRAWS = 1_500
 SIZES = (6, 10, 15, 24, 36, 50)

@@ -6,7 +6,7 @@
 import numpy as np
 import pytest
 
-from evals.judging.judge_correction import draw_true_grades, measure_judge
+from sextant.evals.judging.judge_correction import draw_true_grades, measure_judge
 
 TRIALS = 300
 

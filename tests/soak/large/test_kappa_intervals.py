@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evals.scoring.agreement import agree
+from sextant.evals.scoring.agreement import agree
 
 SAMPLES = 400
 

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 from otlp_receiver import receiving
 
-from tools.records import Query
-from tools.retrievers import build
-from tools.session import Toolbox
+from sextant.tools.records import Query
+from sextant.tools.retrievers import build
+from sextant.tools.session import Toolbox
 
 mlflow = pytest.importorskip("mlflow", reason="an extra: pip install '.[soak]'")
 

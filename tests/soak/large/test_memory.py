@@ -22,21 +22,21 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]  # when it is run as a s
 from bad_server import BadServer  # noqa: E402
 from run_folders import CONFIG  # noqa: E402
 
-from evals import run_folder  # noqa: E402
-from evals.running.runner import (  # noqa: E402
+from sextant.evals import run_folder  # noqa: E402
+from sextant.evals.running.runner import (  # noqa: E402
     WRITTEN_TOGETHER,
     QueryHooks,
     RemoteSystem,
     run_queries,
 )
-from programs.query_rewriting import Rewrite  # noqa: E402
-from tools.corpus import Corpus  # noqa: E402
-from tools.models import language_model  # noqa: E402
-from tools.models.run_resources import RunResources  # noqa: E402
-from tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
-from tools.records import Document, Query  # noqa: E402
-from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
-from tools.session import Toolbox  # noqa: E402
+from sextant.programs.query_rewriting import Rewrite  # noqa: E402
+from sextant.tools.corpus import Corpus  # noqa: E402
+from sextant.tools.models import language_model  # noqa: E402
+from sextant.tools.models.run_resources import RunResources  # noqa: E402
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
+from sextant.tools.records import Document, Query  # noqa: E402
+from sextant.tools.retrievers.lexical.bm25 import BM25  # noqa: E402
+from sextant.tools.session import Toolbox  # noqa: E402
 
 AT_ONCE = 32
 QUERIES = 10_000

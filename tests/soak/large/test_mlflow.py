@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from bad_server import always, moved
 
-from evals import export
+from sextant.evals import export
 
 mlflow = pytest.importorskip("mlflow", reason="an extra: pip install '.[soak]'")
 

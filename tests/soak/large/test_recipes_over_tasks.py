@@ -5,10 +5,10 @@ import json
 import pytest
 from conftest import lines
 
-import environments
-from environments import __main__ as tasks_command
-from evals.build import __main__ as build_command
-from evals.build import recipe
+from sextant import environments
+from sextant.environments import __main__ as tasks_command
+from sextant.evals.build import __main__ as build_command
+from sextant.evals.build import recipe
 
 SETTINGS = {
     "latent": ["attribute.attribute=what it is about"],

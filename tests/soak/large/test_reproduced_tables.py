@@ -2,9 +2,9 @@
 
 import pytest
 
-from evals import reproduce
-from evals.papers.reproduce import reproduce_table
-from evals.published.sections import sections
+from sextant.evals import reproduce
+from sextant.evals.papers.reproduce import reproduce_table
+from sextant.evals.published.sections import sections
 
 # Tables whose cells are made of what a user measured before, and gives with an option
 FACETS = "give the build with --facets TASK=FOLDER"

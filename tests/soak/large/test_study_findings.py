@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from evals.studies import significance
+from sextant.evals.studies import significance
 
 STUDIES = 1000
 QUERIES = (25, 60, 40, 50)  # of the four tasks

@@ -14,10 +14,10 @@ from chromium import Watched
 from openai_server import OpenAIServer, fill
 from run_folders import unsealed
 
-from evals import run, score
-from evals.viewer import server as page_server
-from evals.viewer.data import ViewerApi
-from tools.cli import run_command
+from sextant.evals import run, score
+from sextant.evals.viewer import server as page_server
+from sextant.evals.viewer.data import ViewerApi
+from sextant.tools.cli import run_command
 
 THEMES = ("light", "dark")
 WIDE = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}

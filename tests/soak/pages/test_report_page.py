@@ -6,8 +6,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from run_folders import make, pooled, retrieve
 
-from evals import report
-from tools.cli import run_command
+from sextant.evals import report
+from sextant.tools.cli import run_command
 
 FULL = {"data": "full", "split": "all"}
 

@@ -7,8 +7,15 @@ from axe_playwright_python.sync_playwright import Axe
 from chromium import Watched
 from test_view_hostile import HOSTILE, LONE
 
-from evals.build import human_review
-from evals.build.human_review import Item, answers, identify, import_answers, offer, write_sheet
+from sextant.evals.build import human_review
+from sextant.evals.build.human_review import (
+    Item,
+    answers,
+    identify,
+    import_answers,
+    offer,
+    write_sheet,
+)
 
 WIDE = {
     "viewport": {"width": 1280, "height": 900},

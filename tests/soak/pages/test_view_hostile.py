@@ -12,10 +12,10 @@ from conftest import lines
 from openai_server import OpenAIServer, fill
 from run_folders import unsealed
 
-from evals import compare, run, score, view
-from evals.viewer import server as page_server
-from evals.viewer.data import ViewerApi
-from tools.cli import run_command
+from sextant.evals import compare, run, score, view
+from sextant.evals.viewer import server as page_server
+from sextant.evals.viewer.data import ViewerApi
+from sextant.tools.cli import run_command
 
 HOSTILE = {
     "script": "<script>window.pwned = 1</script>",

@@ -14,12 +14,12 @@ from conftest import lines
 from foreign_runs import world
 from run_folders import CONFIG
 
-from environments.base import Judgements
-from evals.scoring.score_run import score
-from evals.viewer import server
-from evals.viewer.data import ViewerApi
-from tools.corpus import Corpus
-from tools.records import Document, Query, Step, Trace, Usage, trace_json, usage_json
+from sextant.environments.base import Judgements
+from sextant.evals.scoring.score_run import score
+from sextant.evals.viewer import server
+from sextant.evals.viewer.data import ViewerApi
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Query, Step, Trace, Usage, trace_json, usage_json
 
 MOST = 2.0  # seconds, on a machine of two cores that does nothing else
 if "PYTEST_XDIST_WORKER" in os.environ:  # other tests have the second core, and a browser takes two
@@ -113,7 +113,7 @@ def exported(runs):
 @contextmanager
 def started(runs):
     """The address of a server that has just been started."""
-    words = [sys.executable, "-m", "evals.view", str(runs), "--no-open", "--port", "0"]
+    words = [sys.executable, "-m", "sextant.evals.view", str(runs), "--no-open", "--port", "0"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process.stdout.readline().strip()

@@ -15,7 +15,7 @@ from building import prepare
 from building.knowing import Knowing
 from conftest import ROOT
 
-from evals.running.request import WORKERS
+from sextant.evals.running.request import WORKERS
 
 KILLS = 50
 RECIPE = {
@@ -43,7 +43,7 @@ def start(tmp_path, server):
         folder = tmp_path / name / "built"  # the folder's name is in the release
         if not folder.exists():
             prepare(folder, "latent", "task:obliq/twitter", **RECIPE)
-        command = [sys.executable, "-m", "evals.build", "run", str(folder), *words]
+        command = [sys.executable, "-m", "sextant.evals.build", "run", str(folder), *words]
         command += ["--lm", server.spec] if lm else []
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes)

@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 from openai_server import Failure, OpenAIServer, given, ids
 
-import environments
-from optimizers import compile as module
-from tools.cli import run_command
-from tools.models.retry_policy import RetryPolicy
+from sextant import environments
+from sextant.optimizers import compile as module
+from sextant.tools.cli import run_command
+from sextant.tools.models.retry_policy import RetryPolicy
 
 ROOT = Path(__file__).parents[3]
 WORKERS = 4
@@ -159,14 +159,14 @@ def compiles(server, tmp_path, capsys, monkeypatch):
 @pytest.fixture
 def no_waiting(monkeypatch):
     monkeypatch.setattr(
-        "tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0, before=0.1, after=0.1)
+        "sextant.tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0, before=0.1, after=0.1)
     )
 
 
 def sent_off(server, optimizer, runs, key, hash_seed):
     """The same in a process of its own."""
     surroundings = os.environ | {"PYTHONHASHSEED": hash_seed, "SEXTANT_API_KEY": key}
-    command = [sys.executable, "-m", "optimizers.compile", *words(server, optimizer, runs)]
+    command = [sys.executable, "-m", "sextant.optimizers.compile", *words(server, optimizer, runs)]
     return subprocess.Popen(
         command,
         cwd=ROOT,

@@ -28,7 +28,7 @@ def answer(prompt):
 
 
 def start(server, place):
-    """`evals.judge` on the runs in a folder, as a process."""
+    """`sextant.evals.judge` on the runs in a folder, as a process."""
     words = (
         "--task",
         "twitter",
@@ -42,7 +42,14 @@ def start(server, place):
         "20",
         "--json",
     )
-    command = [sys.executable, "-m", "evals.judge", *words, "--max-concurrent", str(WORKERS)]
+    command = [
+        sys.executable,
+        "-m",
+        "sextant.evals.judge",
+        *words,
+        "--max-concurrent",
+        str(WORKERS),
+    ]
     surroundings = os.environ | {
         "PYTHONPATH": str(ROOT),
         "SEXTANT_HOME": str(place.parent / "home"),

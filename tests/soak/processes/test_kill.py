@@ -27,17 +27,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]  # when it is run as a s
 from bad_server import BadServer, latency  # noqa: E402
 from run_folders import CONFIG  # noqa: E402
 
-import environments  # noqa: E402
-from evals import run_folder  # noqa: E402
-from evals.running.runner import run_queries  # noqa: E402
-from evals.scoring.score_run import score  # noqa: E402
-from programs.multihop import MultiHop  # noqa: E402
-from tools.models import language_model  # noqa: E402
-from tools.models.run_resources import RunResources  # noqa: E402
-from tools.models.storage.ledger import open_ledger  # noqa: E402
-from tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
-from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
-from tools.session import Toolbox  # noqa: E402
+from sextant import environments  # noqa: E402
+from sextant.evals import run_folder  # noqa: E402
+from sextant.evals.running.runner import run_queries  # noqa: E402
+from sextant.evals.scoring.score_run import score  # noqa: E402
+from sextant.programs.multihop import MultiHop  # noqa: E402
+from sextant.tools.models import language_model  # noqa: E402
+from sextant.tools.models.run_resources import RunResources  # noqa: E402
+from sextant.tools.models.storage.ledger import open_ledger  # noqa: E402
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
+from sextant.tools.retrievers.lexical.bm25 import BM25  # noqa: E402
+from sextant.tools.session import Toolbox  # noqa: E402
 
 QUERIES = 200
 AT_ONCE = 32

@@ -8,19 +8,19 @@ from conftest import ROOT
 from openai_server import annotate, prompts
 from waiting import wait_for
 
-from tools import retrievers
-from tools.corpus import Corpus
-from tools.models.run_resources import RunResources
-from tools.records import Document
+from sextant.tools import retrievers
+from sextant.tools.corpus import Corpus
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import Document
 
 CORPUS = Corpus(Document(f"d{number:02}", f"text of number{number:02}") for number in range(40))
 KILLED = """
 import sys
 from pathlib import Path
 from test_lens_killed import CORPUS
-from tools import retrievers
-from tools.models.run_resources import RunResources
-from tools.retrievers.lens import annotators as annotate
+from sextant.tools import retrievers
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.retrievers.lens import annotators as annotate
 annotate.ModelAnnotator.workers = 1
 retrievers.build(sys.argv[1], CORPUS, Path(sys.argv[2]), terms=RunResources())
 """

@@ -12,13 +12,13 @@ import pytest
 from conftest import ROOT
 from openai_server import Failure, ids
 
-import environments
-from agents.notes import NotesAgent
-from tools.models import language_model
-from tools.models.retry_policy import RetryPolicy
-from tools.records import Usage
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.agents.notes import NotesAgent
+from sextant.tools.models import language_model
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.records import Usage
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 
 def alike(one, other):
@@ -47,7 +47,7 @@ class Counted(BM25):
 
 
 def sitting(folder, spec):
-    """One query answered for the run in `folder`, as `evals.run` does; in this process or in one that is killed."""
+    """One query answered for the run in `folder`, as a run does; in this process or in one that is killed."""
     mini = environments.load("congress", "mini", "dev")
     index = Counted(mini.documents)
     folder = Path(folder)
@@ -160,7 +160,7 @@ def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(
 def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(
     server, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
     folder = tmp_path / "runs/task/run"
 
     def failing(prompt):

@@ -14,8 +14,8 @@ import os, time
 from typing import TypedDict
 import dspy, httpx
 from langgraph.graph import END, START, StateGraph
-from programs.base import Program
-from programs.custom import search as find
+from sextant.programs.base import Program
+from sextant.programs.custom import search as find
 
 asked = []
 
@@ -105,7 +105,7 @@ def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_
             spec,
             "--json",
         )
-        process = start("evals.run", "--program", program, *words)
+        process = start("sextant.evals.run", "--program", program, *words)
         wait_for(lambda: process.poll() is not None or ends())
         process.kill()
         out = process.communicate()[0]
@@ -136,10 +136,11 @@ def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_
     assert len(server.requests) == sent and len(list((tmp_path / "killed").glob("*/mine*"))) == 1
     sit("killed", program="multihop", spec="offline")
     [ours] = (tmp_path / "killed").glob("*/multihop*")
-    assert start("evals.compare", folder, ours).wait() == 0
+    assert start("sextant.evals.compare", folder, ours).wait() == 0
     page = tmp_path / "page.html"
     assert (
-        start("evals.view", folder, "--export", page).wait() == 0 and "MINI-q01" in page.read_text()
+        start("sextant.evals.view", folder, "--export", page).wait() == 0
+        and "MINI-q01" in page.read_text()
     )
     file.write_text(
         MINE.replace("20)", "21)").replace("0.1)", "0.01)").replace("an-id-of", "another-id-of")

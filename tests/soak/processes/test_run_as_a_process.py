@@ -18,7 +18,7 @@ from conftest import ROOT
 from openai_server import annotate
 from waiting import wait_for
 
-from evals import run_folder
+from sextant.evals import run_folder
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 RETRIEVE = ("--program", "retrieve", *MULTIHOP[2:])
@@ -95,7 +95,7 @@ def refuse(*arguments, **named):
 socket.socket.connect = socket.socket.connect_ex = refuse
 socket.getaddrinfo = socket.create_connection = socket.gethostbyname = refuse
 sys.argv = sys.argv[1:]
-runpy.run_module("evals.run", run_name="__main__")
+runpy.run_module("sextant.evals.run", run_name="__main__")
 """
 
 
@@ -105,7 +105,7 @@ def test_the_default_run_works_with_the_network_unplugged(tmp_path):
         sys.executable,
         "-c",
         UNPLUGGED,
-        "evals.run",
+        "sextant.evals.run",
         "--program",
         "multihop",
         "--task",

@@ -8,14 +8,15 @@ import sys
 from conftest import ROOT
 from tiny_models import bert
 
-from tools import retrievers
-from tools.models.run_resources import RunResources
+from sextant.tools import retrievers
+from sextant.tools.models.run_resources import RunResources
 
 
 def test_offline_gives_the_same_answer_in_every_process():
     script = (
-        "import environments; from tools.models import language_model as lm; from programs.multihop import MultiHop;"
-        "from tools.retrievers.lexical.bm25 import BM25; from tools.session import Toolbox;"
+        "from sextant import environments; from sextant.tools.models import language_model as lm;"
+        "from sextant.programs.multihop import MultiHop;"
+        "from sextant.tools.retrievers.lexical.bm25 import BM25; from sextant.tools.session import Toolbox;"
         "mini = environments.load('congress', 'mini', 'dev'); index = BM25(mini.documents);"
         "model = lm.connect('offline', statistics=index.statistics);"
         "program = MultiHop(Toolbox(mini.documents, index));\n"
@@ -52,10 +53,10 @@ QUERIES = ["blue blood octopus", "heart", "why is the blood of an octopus blue b
 ELSEWHERE = """
 import json, sys
 from pathlib import Path
-from tools.corpus import Corpus
-from tools.records import Document
-from tools.models.run_resources import RunResources
-from tools.retrievers import build
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)
 made = [build(spec, corpus, Path(home), terms=RunResources()) for spec in specs]

@@ -13,12 +13,12 @@ from conftest import ROOT
 from tiny_models import bert
 from waiting import still_running, wait_for
 
-from tools.corpus import open_or_store
-from tools.errors import DataError
-from tools.records import Document
-from tools.retrievers import build, canonicalize, contract
-from tools.retrievers.base import Search
-from tools.retrievers.sharded import PartProcess
+from sextant.tools.corpus import open_or_store
+from sextant.tools.errors import DataError
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build, canonicalize, contract
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.sharded import PartProcess
 
 CHANCE = random.Random(0)
 WORDS = [
@@ -105,7 +105,7 @@ def test_a_part_that_ends_is_started_again_once(pair, monkeypatch):
 
 def test_no_process_outlives_a_kill_of_the_one_that_asks(tmp_path):
     (file := tmp_path / "script.py").write_text("""
-from tools.retrievers import build, contract
+from sextant.tools.retrievers import build, contract
 made = build("sharded(bm25,parts=3)", contract.CORPUS)
 print(flush=True)
 input()

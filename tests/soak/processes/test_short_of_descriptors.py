@@ -14,10 +14,10 @@ TIMES = 2  # with each, as what fails depends on the threads
 # Each run is a child of a process that has imported everything, which saves 4 seconds a run.
 SCRIPT = """
 import os, resource, sys
-from evals import run
-from evals.running import evaluate as evaluation
-import agents.notes
-from tools import cli as console
+from sextant.evals import run
+from sextant.evals.running import evaluate as evaluation
+import sextant.agents.notes
+from sextant.tools import cli as console
 
 limits, times, runs, *words = json.loads(sys.argv[1])
 for limit in limits:
@@ -28,7 +28,7 @@ for limit in limits:
             os.dup2(os.open(place + ".txt", os.O_WRONLY | os.O_CREAT), 2)
             os.closerange(3, 100)
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-            sys.argv = ["evals.run", *words, "--runs", place]
+            sys.argv = ["sextant.evals.run", *words, "--runs", place]
             console.run_and_leave(run.parser(), run.command)
         print(place, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """

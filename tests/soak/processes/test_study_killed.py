@@ -13,9 +13,9 @@ import pytest
 from conftest import ROOT
 from openai_server import Failure, sensible
 
-from evals.studies import run_cells, study_file
-from tools.corpus import Corpus
-from tools.retrievers.lexical.bm25 import BM25
+from sextant.evals.studies import run_cells, study_file
+from sextant.tools.corpus import Corpus
+from sextant.tools.retrievers.lexical.bm25 import BM25
 
 LARGE = """
     name = "large"
@@ -31,7 +31,13 @@ KILLS = 10
 def start(place: Path, *words: str) -> subprocess.Popen[str]:
     """The study in a folder, with relative paths, as a process."""
     place.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "evals.study", str(place.parent / "study.toml"), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "sextant.evals.study",
+        str(place.parent / "study.toml"),
+        *words,
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {
         "PYTHONPATH": str(ROOT),

@@ -8,8 +8,8 @@ from openai_server import annotate, fill
 from run_folders import lasting
 from searchers import every_program
 
-from agents import AGENTS
-from programs import PROGRAMS
+from sextant.agents import AGENTS
+from sextant.programs import PROGRAMS
 
 # Each program answers one query: of two queries that ask a lens the same, the one that comes first pays.
 LIMIT = len(PROGRAMS | AGENTS)

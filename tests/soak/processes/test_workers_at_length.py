@@ -28,7 +28,7 @@ def answer(query, search):
 
 @pytest.fixture
 def start(tmp_path, folder, server):
-    """Starts `evals.run` on so many queries, as a process whose temporary files are in a folder of its own."""
+    """Starts `sextant.evals.run` on so many queries, as a process whose temporary files are in a folder of its own."""
     place = folder / "tip-of-tongue" / "congress" / "queries+qrels"
     texts = [{"_id": f"Q{n}", "text": f"Something about bridge {n}?"} for n in range(QUERIES)]
     (place / "queries.jsonl").write_text("".join(f"{json.dumps(text)}\n" for text in texts))
@@ -60,7 +60,7 @@ def start(tmp_path, folder, server):
         "--runs",
         tmp_path / "runs",
     ]
-    command = [sys.executable, "-m", "evals.run", *map(str, asked), "--json"]
+    command = [sys.executable, "-m", "sextant.evals.run", *map(str, asked), "--json"]
     about = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
     return lambda: psutil.Popen(
         command, env=about, stdout=subprocess.DEVNULL, stderr=(tmp_path / "err").open("w")

@@ -19,14 +19,14 @@ ALL = f"{every_program.__file__}:All"
 
 @pytest.fixture
 def sitting(tmp_path, server):
-    """Starts `evals.run` as a process."""
+    """Starts `sextant.evals.run` as a process."""
     server.answer, server.delay = fill, 0.02
 
     def start(runs, workers):
         asked = ["--program", ALL, "--task", "congress", "--split", "all", "--lm", server.spec]
         asked += ["--max-concurrent", 8, "--workers", workers, "--runs", tmp_path / runs, "--json"]
         return subprocess.Popen(
-            [sys.executable, "-m", "evals.run", *map(str, asked)], stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "sextant.evals.run", *map(str, asked)], stdout=subprocess.DEVNULL
         )
 
     return start

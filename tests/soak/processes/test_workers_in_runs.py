@@ -6,7 +6,7 @@ from pathlib import Path
 from run_folders import lasting
 from small_window import refusing
 
-from evals import study
+from sextant.evals import study
 
 STUDY = """
 name = "small"

@@ -13,15 +13,15 @@ from bad_server import fine, latency
 from run_folders import CONFIG
 from waiting import wait_for
 
-import environments
-from evals import run_folder
-from evals.running import runner
-from programs.query_rewriting import Rewrite
-from tools.models import language_model
-from tools.models.run_resources import RunResources
-from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.evals import run_folder
+from sextant.evals.running import runner
+from sextant.programs.query_rewriting import Rewrite
+from sextant.tools.models import language_model
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 ROOT = Path(__file__).parents[3]
 MINI = environments.load("congress", "mini", "dev")
@@ -142,7 +142,7 @@ def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
 
 COMMAND = """
 import threading, time, weakref
-from tools.cli import CommandParser, run_and_leave
+from sextant.tools.cli import CommandParser, run_and_leave
 
 class Thing:
     pass

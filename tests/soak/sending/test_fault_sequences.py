@@ -23,20 +23,20 @@ import pytest
 from bad_server import GOOD, OWN, PASSING, REFUSING, BadServer, Fault, Try, mixed, prompt_of
 from run_folders import CONFIG
 
-import environments
-from evals import run_folder
-from evals.running.runner import run_queries
-from programs.multihop import MultiHop
-from programs.pointwise import Score
-from programs.query_rewriting import Rewrite
-from tools.errors import ProviderRefused
-from tools.models import language_model
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.models.transport import http_client
-from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant import environments
+from sextant.evals import run_folder
+from sextant.evals.running.runner import run_queries
+from sextant.programs.multihop import MultiHop
+from sextant.programs.pointwise import Score
+from sextant.programs.query_rewriting import Rewrite
+from sextant.tools.errors import ProviderRefused
+from sextant.tools.models import language_model
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.transport import http_client
+from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 SEEDS = 1000
 WORKERS = 4  # at most

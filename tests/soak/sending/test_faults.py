@@ -29,8 +29,8 @@ from bad_server import (
 )
 from waiting import wait_for
 
-from tools.models.retry_policy import RetryPolicy
-from tools.models.transport import http_client
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.transport import http_client
 
 TASK = (
     "--program",
@@ -56,7 +56,7 @@ PROVIDERS = {**PASSING, "429, ms": throttled(0.05, "ms"), "429, 0.1": throttled(
 def impatient(monkeypatch, request):
     parameters = getattr(request.node, "callspec", None)
     hangs = parameters and parameters.params.get("kind") in HANG
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", HANGING if hangs else QUICK)
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", HANGING if hangs else QUICK)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_a_provider_that_asks_for_an_hour_is_not_waited_for(ask, bad):
 
 def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeypatch):
     monkeypatch.setattr(
-        "tools.models.run_resources.PATIENCE",
+        "sextant.tools.models.run_resources.PATIENCE",
         RetryPolicy(attempts=9, first=0.05, before=5.0, after=5.0),
     )
 
@@ -323,7 +323,7 @@ def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeyp
     ids=["silent", "stalls", "trickle"],
 )
 def test_a_call_that_hangs_is_cut_off_in_time(fault, ask, bad, monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", HANGING)
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", HANGING)
     bad.script = once(fault, at=1)
     result = ask(at_once=1)
     assert result.code == 0 and result.json["ledger"]["faults"] == {"timeout": 1}

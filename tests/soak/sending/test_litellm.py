@@ -27,11 +27,11 @@ from litellm.types.utils import CompletionTokensDetailsWrapper, PromptTokensDeta
 from openai_server import Failure, OpenAIServer, sensible
 from waiting import wait_for
 
-from tools.models import language_model, provider_errors
-from tools.models.prices import price
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.models.transport.body_limits import bounding
+from sextant.tools.models import language_model, provider_errors
+from sextant.tools.models.prices import price
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.transport.body_limits import bounding
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 SPEC = "hosted_vllm/tiny"

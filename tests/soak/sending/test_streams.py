@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import dspy
 import pytest
 
-from tools.models import language_model
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
+from sextant.tools.models import language_model
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
 
 SILENCE = 1.0  # seconds; gateways have 60
 

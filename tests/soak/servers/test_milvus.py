@@ -15,8 +15,8 @@ from conftest import ROOT
 from tiny_models import bert
 from waiting import wait_for
 
-from tools.errors import DataError, RunIncomplete
-from tools.retrievers import FILLS, build, canonicalize, contract, milvus
+from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.retrievers import FILLS, build, canonicalize, contract, milvus
 
 pymilvus = pytest.importorskip("pymilvus", reason="pip install '.[milvus]'")
 SERVERS = ("milvus-lite", "milvus-server")  # the second is of the package milvus==2.3.5
@@ -123,7 +123,7 @@ def test_a_push_that_was_killed_goes_on_and_a_run_before_its_end_says_so(lite, t
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "w3 w5"}))
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td3\t1\n")
     spec, words = WORDS.format(lite), ("--task", str(tmp_path))
-    push = [sys.executable, "-m", "tools.retrievers", "push", spec, *words]
+    push = [sys.executable, "-m", "sextant.tools.retrievers", "push", spec, *words]
     client = pymilvus.MilvusClient(lite)
 
     def count():
@@ -138,9 +138,7 @@ def test_a_push_that_was_killed_goes_on_and_a_run_before_its_end_says_so(lite, t
     process.wait()
     left = count()
     result = run("--program", "retrieve", *words, "--retriever", spec)
-    assert (
-        1000 <= left < 8000 and result.code == 3 and "python -m tools.retrievers push" in result.err
-    )
+    assert 1000 <= left < 8000 and result.code == 3 and "sextant retrievers push" in result.err
     for _ in range(2):
         assert (
             subprocess.run(push, cwd=ROOT, capture_output=True, text=True, check=True).stdout.count(

@@ -5,9 +5,9 @@ Servers whose packages are too heavy for every installation are tried by `python
 
 import pytest
 
-from agents import AGENTS
 from benchmarks import servers
-from programs import PROGRAMS
+from sextant.agents import AGENTS
+from sextant.programs import PROGRAMS
 
 MOST = 48  # tokens of an answer
 WORDS = ("--limit", "1", "--max-tokens", str(MOST))

@@ -23,9 +23,9 @@ from free_port import free_port
 from waiting import wait_for
 from watched_server import Exchange, WatchedServer
 
-from agents import AGENTS
 from benchmarks.servers import SMALL
-from programs import PROGRAMS
+from sextant.agents import AGENTS
+from sextant.programs import PROGRAMS
 
 WINDOW = 2048  # tokens of a prompt and its answer together
 ANSWER = 48  # tokens of an answer, at most
@@ -35,7 +35,7 @@ SECONDS = 1500  # a command, on a machine that is busy; a quiet one takes some t
 
 
 class Server(NamedTuple):
-    """The command of a server, and options of `evals.run` for what it does not say of itself."""
+    """The command of a server, and options of `sextant.evals.run` for what it does not say of itself."""
 
     command: list[str]
     options: tuple[object, ...] = ()
@@ -120,7 +120,7 @@ def arguments(served: Served, place: Path, system: str, *words: object) -> list[
     bounds = ("--max-tokens", ANSWER, "-P", f"max_calls={CALLS}", "--max-concurrent", 1)
     asked = (*on_congress(system, 2), "--data", "mini", "--lm", served.spec, "--runs", place)
     every = (*asked, *bounds, *served.options, *parameters, "--json", *words)
-    return [sys.executable, "-m", "evals.run", *map(str, every)]
+    return [sys.executable, "-m", "sextant.evals.run", *map(str, every)]
 
 
 def run(served: Served, place: Path, system: str, *words: object) -> Ended:
@@ -228,7 +228,7 @@ def test_answers_by_a_schema_are_json_unless_they_are_cut(served, tmp_path):
 
 
 def test_the_check_of_a_model_names_the_window_that_the_server_has(served):
-    command = [sys.executable, "-m", "tools.models", "check", served.spec, "--json"]
+    command = [sys.executable, "-m", "sextant.tools.models", "check", served.spec, "--json"]
     command += map(str, ("--max-tokens", ANSWER, *served.options))
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode in (0, 7), done.stderr

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import environments
-from environments.base import Environment
-from evals.build import recipe, run_recipe
-from evals.running.request import SharedRequest
-from tools.plugins import load_object
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.evals.build import recipe, run_recipe
+from sextant.evals.running.request import SharedRequest
+from sextant.tools.plugins import load_object
 
-PROGRAM = {"program": "programs.build_stages.stage_program:StageProgram", "task": "build"}
+PROGRAM = {"program": "sextant.programs.build_stages.stage_program:StageProgram", "task": "build"}
 
 
 def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, Any]) -> Path:
@@ -30,7 +30,7 @@ def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, An
 
 
 def build(folder: Path, lm: str = "offline", **more: Any) -> dict[str, Any]:
-    """Run the recipe; `more` are options of the request, or of evals.build.run_recipe.run."""
+    """Run the recipe; `more` are options of the request, or of sextant.evals.build.run_recipe.run."""
     names = ("until", "dry_run", "cassette", "limit", "follow_links")
     own = {name: more.pop(name) for name in names if name in more}
     found = run_recipe.run(folder, SharedRequest(**PROGRAM, lm=lm, **more), **own)

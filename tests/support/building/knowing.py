@@ -12,7 +12,7 @@ from typing import Any
 
 from openai_server import asked, given
 
-import environments
+from sextant import environments
 
 NOISE = {"reworded": 0.3, "merged": 0.05, "graded": 0.1}
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from agents import AGENTS
-from programs import PROGRAMS
-from tools.cli_options import list_parameters
-from tools.plugins import load_object
-from tools.records import Query, Submission
-from tools.retrievers.expressions import Expression, Expressions
-from tools.session import Toolbox
+from sextant.agents import AGENTS
+from sextant.programs import PROGRAMS
+from sextant.tools.cli_options import list_parameters
+from sextant.tools.plugins import load_object
+from sextant.tools.records import Query, Submission
+from sextant.tools.retrievers.expressions import Expression, Expressions
+from sextant.tools.session import Toolbox
 
 TIES, RETRIEVERS = Expression("rank_bm25"), Expressions("bm25,rank_bm25")
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tools import files, schemas
-from tools.cli import print_stderr
-from tools.errors import DataError, UsageError
-from tools.models.run_resources import RunResources
-from tools.models.storage.request_store import CassetteLine
-from tools.models.storage.response_cache import ModelResponse
-from tools.number_format import plural
-from tools.records import usage_from_json, usage_json
+from sextant.tools import files, schemas
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.storage.request_store import CassetteLine
+from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.number_format import plural
+from sextant.tools.records import usage_from_json, usage_json
 
 
 class Cassette:

@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median
 from types import TracebackType
 
-from tools import files
-from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
-from tools.models.storage import request_store
-from tools.models.storage.response_cache import (
+from sextant.tools import files
+from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
+from sextant.tools.models.storage import request_store
+from sextant.tools.models.storage.response_cache import (
     CACHED,
     INDEX,
     LONGEST_WORD,
@@ -31,7 +31,7 @@ from tools.models.storage.response_cache import (
     open_answers,
     storable,
 )
-from tools.records import Usage, usage_from_json, usage_json
+from sextant.tools.records import Usage, usage_from_json, usage_json
 
 # Seconds; a query with less time left may fail for that alone: no pause between two attempts is
 # longer
@@ -49,7 +49,7 @@ def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
             files.replace(mark, uuid.uuid4().hex[:12] + "\n")
         run = f"{folder.parent.name}/{folder.name}/{mark.read_text(encoding='utf-8').strip()}"
     except ValueError:
-        mend = "python -m programs.lm cache list --json has the run's id, to be put back"
+        mend = "sextant cache list --json has the run's id, to be put back"
         raise DataError(f"{mark} is not UTF-8; {mend}") from None
     except OSError as error:
         raise RunIncomplete(f"{mark}: {error.strerror or error}; {files.remedy(error)}") from None

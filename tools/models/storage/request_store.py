@@ -22,10 +22,10 @@ import zstandard
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import files, schemas
-from tools.errors import DataError, RunIncomplete
-from tools.records import JsonObject
-from tools.schemas import Amount, Key, UsageSchema
+from sextant.tools import files, schemas
+from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.records import JsonObject
+from sextant.tools.schemas import Amount, Key, UsageSchema
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS parts (
@@ -175,7 +175,7 @@ def read_call(path: Path, key: str) -> JsonObject | None:
             call = parse_row(row.keys(), row)
             request = _parse(_join(reader, call["request"]) if call.get("request") else b"")
         except (ValueError, TypeError, AttributeError, LookupError, zstandard.ZstdError) as error:
-            mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
+            mend = f"the answer {key} is damaged; sextant cache clear --key {key}"
             raise DataError(f"{path}: {mend} ({error})") from None
     fields = {
         name: call[name]

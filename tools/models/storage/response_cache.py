@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools import files
-from tools.cli import AT_END
-from tools.errors import DataError, RunIncomplete
-from tools.models.storage import request_store
-from tools.models.storage.request_store import parse_row, translate_sqlite_errors
-from tools.records import JsonObject, Usage, requests_json, usage_from_json
-from tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
+from sextant.tools import files
+from sextant.tools.cli import AT_END
+from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.models.storage import request_store
+from sextant.tools.models.storage.request_store import parse_row, translate_sqlite_errors
+from sextant.tools.records import JsonObject, Usage, requests_json, usage_from_json
+from sextant.tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
@@ -278,11 +278,7 @@ class ResponseCache:
                     yield parse_row(columns, row)
                 except ValueError as error:
                     key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))[:16]
-                    mend = (
-                        damage
-                        or f"the answer {key} is damaged; python -m programs.lm cache clear --key "
-                        f"{key}"
-                    )
+                    mend = damage or f"the answer {key} is damaged; sextant cache clear --key {key}"
                     raise DataError(f"{self.path}: {mend} ({error})") from None
 
     def clear(self, where: str, values: Sequence[Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import httpcore
 import httpx
 
-from tools.session import set_contextvar
+from sextant.tools.session import set_contextvar
 
 _WRITTEN = 64 << 10  # bytes after which a request that is being sent looks at the deadline
 _UNPACKED = 1 << 20  # bytes that are unpacked at a time

@@ -24,10 +24,10 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 import certifi
 import httpx
 
-from tools.errors import UsageError
-from tools.models.finish_reasons import TIMEOUT
-from tools.models.transport import body_limits
-from tools.models.transport.stream_reader import StreamReader
+from sextant.tools.errors import UsageError
+from sextant.tools.models.finish_reasons import TIMEOUT
+from sextant.tools.models.transport import body_limits
+from sextant.tools.models.transport.stream_reader import StreamReader
 
 CONNECT = 10.0  # seconds
 # Seconds that a connection may lie unused, if the server names no time; most servers close theirs

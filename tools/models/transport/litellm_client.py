@@ -10,9 +10,9 @@ from typing import Any
 
 from dspy.clients.lm import litellm_completion
 
-from tools.models.context_window import Message, mark_cacheable_prefix
-from tools.models.model_spec import unsupported_reasoning_limit
-from tools.models.transport.openai_client import Completion, read_completion
+from sextant.tools.models.context_window import Message, mark_cacheable_prefix
+from sextant.tools.models.model_spec import unsupported_reasoning_limit
+from sextant.tools.models.transport.openai_client import Completion, read_completion
 
 _THINKING = (
     "anthropic/",

@@ -23,26 +23,32 @@ import dspy
 import httpx
 import orjson
 
-from tools.models import model_spec as models
-from tools.models import provider_errors, secrets, server_detection
-from tools.models.context_window import Message, mark_cacheable_prefix
-from tools.models.context_window import tokens as count_tokens
-from tools.models.finish_reasons import REPETITION, is_cut, read_finish_reason
-from tools.models.model_spec import DEFAULTS, PROVIDERS, SERVER_KEY, ModelSettings, ServerKind
-from tools.models.provider_response import ProviderResponse
-from tools.models.secrets import SECRET, header_values, redact_nested
-from tools.models.transport import sse
-from tools.models.transport.http_client import (
+from sextant.tools.models import model_spec as models
+from sextant.tools.models import provider_errors, secrets, server_detection
+from sextant.tools.models.context_window import Message, mark_cacheable_prefix
+from sextant.tools.models.context_window import tokens as count_tokens
+from sextant.tools.models.finish_reasons import REPETITION, is_cut, read_finish_reason
+from sextant.tools.models.model_spec import (
+    DEFAULTS,
+    PROVIDERS,
+    SERVER_KEY,
+    ModelSettings,
+    ServerKind,
+)
+from sextant.tools.models.provider_response import ProviderResponse
+from sextant.tools.models.secrets import SECRET, header_values, redact_nested
+from sextant.tools.models.transport import sse
+from sextant.tools.models.transport.http_client import (
     HttpClient,
     HttpResponse,
     TransportError,
     read_answer,
 )
-from tools.models.transport.rate_limiter import retry_after
-from tools.models.transport.repetition import cut_loop
-from tools.models.transport.stream_reader import StreamReader, tool_descriptions
-from tools.models.usage import read_report
-from tools.session import SharedOnDeepcopy
+from sextant.tools.models.transport.rate_limiter import retry_after
+from sextant.tools.models.transport.repetition import cut_loop
+from sextant.tools.models.transport.stream_reader import StreamReader, tool_descriptions
+from sextant.tools.models.usage import read_report
+from sextant.tools.session import SharedOnDeepcopy
 
 if TYPE_CHECKING:
     import openai

@@ -18,7 +18,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from tools.errors import Interrupted
+from sextant.tools.errors import Interrupted
 
 # As CUBIC has it (RFC 9438): against a provider that has no queue, half would idle a quarter of it
 DECREASE = 0.7

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from tools.records import JsonMapping, JsonObject
+from sextant.tools.records import JsonMapping, JsonObject
 
 DONE = b"data: [DONE]\n\n"
 _STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")

@@ -19,26 +19,26 @@ import dspy
 import pydantic
 from typing_extensions import TypedDict
 
-from tools import lenses, schemas
-from tools.errors import BudgetReached, DataError, RunIncomplete, SextantError, UsageError
-from tools.models import (
+from sextant.tools import lenses, schemas
+from sextant.tools.errors import BudgetReached, DataError, RunIncomplete, SextantError, UsageError
+from sextant.tools.models import (
     answer_checks,
     context_window,
     language_model,
     model_spec,
     prompting,
 )
-from tools.models.adapter import Adapter
-from tools.models.passages import Passage, escape_markers, passage_batches
-from tools.models.provider_errors import format_refusal, responsible_party
-from tools.models.run_resources import RunResources
-from tools.number_format import plural
-from tools.records import Document, Query, Usage
-from tools.retrievers.base import NullRetriever
-from tools.retrievers.index_store import index_code_digest
-from tools.retrievers.lens import surface_cues
-from tools.session import Session, Toolbox
-from tools.text import TermStatistics
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.passages import Passage, escape_markers, passage_batches
+from sextant.tools.models.provider_errors import format_refusal, responsible_party
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document, Query, Usage
+from sextant.tools.retrievers.base import NullRetriever
+from sextant.tools.retrievers.index_store import index_code_digest
+from sextant.tools.retrievers.lens import surface_cues
+from sextant.tools.session import Session, Toolbox
+from sextant.tools.text import TermStatistics
 
 # Raised when the prompt changes so that annotations do; they are paid for, so nothing else counts
 FORMAT = 1
@@ -164,13 +164,13 @@ class _Compiled(TypedDict):
 
 
 def read_prompt(file: str) -> Prompt:
-    """Return the prompt in a compiled.json of programs.llm_tasks.lens_annotator:Annotator.
+    """Return the prompt in a compiled.json of sextant.programs.llm_tasks.lens_annotator:Annotator.
 
     DataError for any other file.
     """
     instruction = (
-        "take a compiled.json of python -m optimizers.compile --program "
-        "programs.llm_tasks.lens_annotator:Annotator, but of no knn"
+        "take a compiled.json of sextant compile --program "
+        "sextant.programs.llm_tasks.lens_annotator:Annotator, but of no knn"
     )
     try:
         prompt: Prompt = schemas.read_file(_Compiled, Path(file), instruction)["prompts"][
@@ -402,7 +402,9 @@ class OfflineAnnotator:
 
     def key(self) -> Mapping[str, object]:
         """Return the lens and the code that counts."""
-        digest = index_code_digest("tools.retrievers.lens.surface_cues", "tools.text")
+        digest = index_code_digest(
+            "sextant.tools.retrievers.lens.surface_cues", "sextant.tools.text"
+        )
         return {
             "model": "offline",
             "attribute": self._attribute,

@@ -20,27 +20,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools import files
-from tools.cli import Progress
-from tools.corpus import Corpus, digest_text, indexed_text
-from tools.errors import DataError, UsageError, require_at_least
-from tools.installation import find_page
-from tools.interrupts import check_interrupts, start_thread
-from tools.models.run_resources import RunResources
-from tools.number_format import plural
-from tools.records import Document, Hits, Usage, usage_from_json, usage_json
-from tools.retrievers.base import Retriever, Search
-from tools.retrievers.expressions import Value, format_expression
-from tools.retrievers.fusion import Fusion, check_options
-from tools.retrievers.index_store import index_name, open_index
-from tools.retrievers.lens.annotators import (
+from sextant.tools import files
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus, digest_text, indexed_text
+from sextant.tools.errors import DataError, UsageError, require_at_least
+from sextant.tools.installation import find_page
+from sextant.tools.interrupts import check_interrupts, start_thread
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.number_format import plural
+from sextant.tools.records import Document, Hits, Usage, usage_from_json, usage_json
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.expressions import Value, format_expression
+from sextant.tools.retrievers.fusion import Fusion, check_options
+from sextant.tools.retrievers.index_store import index_name, open_index
+from sextant.tools.retrievers.lens.annotators import (
     AnnotatedBatch,
     Annotator,
     ModelAnnotator,
     OfflineAnnotator,
     check,
 )
-from tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.retrievers.lexical.bm25 import BM25
 
 _LOG = logging.getLogger("sextant")
 
@@ -59,7 +59,7 @@ class LensIndex(Retriever):
     lens. The `model` reads `chars` characters of each document, and, with `query`, of queries that
     are themselves documents. `weights` (of text and annotations), `constant` and `depth` are those
     of reciprocal rank fusion. `context` is the model's window in tokens, if the price table has
-    none. `prompts` is a compiled.json of programs.llm_tasks.lens_annotator:Annotator. `digest` pins
+    none. `prompts` is a compiled.json of sextant.programs.llm_tasks.lens_annotator:Annotator. `digest` pins
     model, attribute and prompt.
     """
 
@@ -123,9 +123,7 @@ class LensIndex(Retriever):
             salvage=True,
         )
         if not any(note.text.strip() for note in notes.stream()):
-            advice = (
-                f"or `python -m tools.retrievers delete {index_name(key)}` to have them made again"
-            )
+            advice = f"or `sextant retrievers delete {index_name(key)}` to have them made again"
             raise DataError(
                 f"lens: none of the annotations by {model} says anything; take another attribute, "
                 f"{advice}"

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
-from tools.text import TermStatistics, content_words, sentences
+from sextant.tools.text import TermStatistics, content_words, sentences
 
 COUNTED = {  # lens -> what is counted, in words for people
     "recollection": "the rarest words of a text, and its names",

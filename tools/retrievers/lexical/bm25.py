@@ -19,24 +19,24 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.records import Hits
-from tools.retrievers.base import Ranker, Retriever, Search, kth_score_lower_bound
-from tools.retrievers.expressions import Value, format_expression
-from tools.retrievers.index_store import find_relatives, index_code_digest, open_index
-from tools.retrievers.lexical import inverted_index
-from tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
-from tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
-from tools.text import STOP_WORDS, TermStatistics, bigram_words, content_words
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Ranker, Retriever, Search, kth_score_lower_bound
+from sextant.tools.retrievers.expressions import Value, format_expression
+from sextant.tools.retrievers.index_store import find_relatives, index_code_digest, open_index
+from sextant.tools.retrievers.lexical import inverted_index
+from sextant.tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
+from sextant.tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
+from sextant.tools.text import STOP_WORDS, TermStatistics, bigram_words, content_words
 
 _SOURCES = (
-    "tools.text",
-    "tools.retrievers.lexical.bm25",
-    "tools.retrievers.lexical.english_analyzer",
-    "tools.retrievers.lexical.numba_kernels",
-    "tools.retrievers.lexical.rank_bm25",
-    "tools.retrievers.lexical.inverted_index",
+    "sextant.tools.text",
+    "sextant.tools.retrievers.lexical.bm25",
+    "sextant.tools.retrievers.lexical.english_analyzer",
+    "sextant.tools.retrievers.lexical.numba_kernels",
+    "sextant.tools.retrievers.lexical.rank_bm25",
+    "sextant.tools.retrievers.lexical.inverted_index",
 )
 _TOGETHER = 4  # segments that are searched at a time: 1 MB of float32 scores
 _WORD_CHARACTERS = (
@@ -205,7 +205,7 @@ def analyzer_of(name: str) -> Analyzer:
     if name in ("plain", "bigrams"):
         split = content_words if name == "plain" else bigram_words
         return Analyzer(split, _WORD_CHARACTERS, STOP_WORDS)
-    from tools.retrievers.lexical import english_analyzer  # imports nltk, half a second
+    from sextant.tools.retrievers.lexical import english_analyzer  # imports nltk, half a second
 
     return Analyzer(english_analyzer.words)
 

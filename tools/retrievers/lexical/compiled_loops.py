@@ -29,8 +29,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tools import files
-from tools.waiting import announced
+from sextant.tools import files
+from sextant.tools.waiting import announced
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -15,7 +15,7 @@ from functools import cache
 
 from nltk.stem.porter import PorterStemmer
 
-from tools.text import STOP_WORDS
+from sextant.tools.text import STOP_WORDS
 
 _LONGEST = 255  # characters; a longer word becomes several
 

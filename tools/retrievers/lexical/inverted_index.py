@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tools import files
-from tools.cli import Progress
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.retrievers.lexical import numba_kernels
-from tools.retrievers.lexical.numba_kernels import (
+from sextant.tools import files
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError
+from sextant.tools.retrievers.lexical import numba_kernels
+from sextant.tools.retrievers.lexical.numba_kernels import (
     SEGMENT,
     Ints,
     PostingLists,

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.records import Hits
-from tools.retrievers.base import Ids, Ranker
-from tools.retrievers.index_store import create_memmap
-from tools.retrievers.lexical.compiled_loops import array_at, compile_loop
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Ids, Ranker
+from sextant.tools.retrievers.index_store import create_memmap
+from sextant.tools.retrievers.lexical.compiled_loops import array_at, compile_loop
 
 A = TypeVar("A")
 B = TypeVar("B")

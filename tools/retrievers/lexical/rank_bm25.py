@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
-from tools.corpus import Corpus
-from tools.records import Hits
-from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.expressions import format_expression
-from tools.retrievers.lexical.bm25 import LexicalRetriever
-from tools.retrievers.lexical.inverted_index import Analyzer
-from tools.retrievers.lexical.numba_kernels import Ints
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.expressions import format_expression
+from sextant.tools.retrievers.lexical.bm25 import LexicalRetriever
+from sextant.tools.retrievers.lexical.inverted_index import Analyzer
+from sextant.tools.retrievers.lexical.numba_kernels import Ints
 
 # As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything
 # but ASCII letters, digits and blanks becomes a blank, words of one character are dropped, no stop

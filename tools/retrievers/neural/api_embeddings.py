@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tools import session
-from tools.corpus import Corpus
-from tools.errors import (
+from sextant.tools import session
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import (
     BudgetReached,
     DataError,
     ProviderRefused,
@@ -24,16 +24,21 @@ from tools.errors import (
     UsageError,
     require_at_least,
 )
-from tools.models.embeddings import EmbeddingRefused, Embeddings, place
-from tools.models.prices import Price, price
-from tools.models.run_resources import RunResources
-from tools.number_format import abbreviate
-from tools.records import Usage
-from tools.retrievers.base import Search
-from tools.retrievers.neural.model_table import ModelRow, find_row, name_model
-from tools.retrievers.vectors.embedder import Embedder, Vectors, chunk_by_size, require_finite
-from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
-from tools.text import encodable, is_blank
+from sextant.tools.models.embeddings import EmbeddingRefused, Embeddings, place
+from sextant.tools.models.prices import Price, price
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.number_format import abbreviate
+from sextant.tools.records import Usage
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.neural.model_table import ModelRow, find_row, name_model
+from sextant.tools.retrievers.vectors.embedder import (
+    Embedder,
+    Vectors,
+    chunk_by_size,
+    require_finite,
+)
+from sextant.tools.retrievers.vectors.exact_search import Precision, VectorRetriever
+from sextant.tools.text import encodable, is_blank
 
 # In one request OpenAI takes 2,048 texts, whose vectors may be more than the 32 MB of an answer,
 # and 300,000 tokens, of at least one byte each; Gemini 100 texts. A server that takes fewer

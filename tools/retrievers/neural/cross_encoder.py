@@ -17,12 +17,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tools.cli import Progress
-from tools.corpus import Corpus, indexed_text
-from tools.errors import DataError
-from tools.records import Hits
-from tools.retrievers.base import Retriever, Search, top_k
-from tools.retrievers.neural.model_table import (
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus, indexed_text
+from sextant.tools.errors import DataError
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Retriever, Search, top_k
+from sextant.tools.retrievers.neural.model_table import (
     LocalModelMixin,
     name_model,
     open_model,
@@ -53,7 +53,7 @@ class CrossEncoder(LocalModelMixin, Retriever):
         max_tokens: int = 0,
         run_code: str = "",
     ) -> None:
-        from tools.retrievers.neural.cross_encoder_model import (  # imports torch: seconds
+        from sextant.tools.retrievers.neural.cross_encoder_model import (  # imports torch: seconds
             PairScorer,
             load,
             workers,

@@ -14,12 +14,12 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from tools.errors import DataError, UsageError
-from tools.number_format import plural
-from tools.retrievers.devices import device
-from tools.retrievers.neural import architectures, loading
-from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model, rows
-from tools.text import encodable
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.retrievers.devices import device
+from sextant.tools.retrievers.neural import architectures, loading
+from sextant.tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model, rows
+from sextant.tools.text import encodable
 
 # The first of two labels; transformers calls it label_0 if the model does not name it.
 _NOT_RELEVANT = re.compile(r"(label_)?0$|not?(\b|_)|non|ir|un|neg|false")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tools.corpus import Corpus
-from tools.retrievers.base import Search
-from tools.retrievers.neural.model_table import (
+from sextant.tools.corpus import Corpus
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.neural.model_table import (
     BUNDLED,
     LocalModelMixin,
     index_key,
@@ -22,17 +22,17 @@ from tools.retrievers.neural.model_table import (
     open_model,
     require_model,
 )
-from tools.retrievers.vectors.embedder import Embedder, Vectors
-from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
+from sextant.tools.retrievers.vectors.embedder import Embedder, Vectors
+from sextant.tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 if TYPE_CHECKING:
-    from tools.retrievers.neural.encoder import Encoder
+    from sextant.tools.retrievers.neural.encoder import Encoder
 
 _WORD = re.compile("[A-Za-z0-9]")  # has tokens in every vocabulary
 
 _VECTOR_MODULES = (
-    "tools.retrievers.neural.dense",
-    "tools.retrievers.neural.quantized",
+    "sextant.tools.retrievers.neural.dense",
+    "sextant.tools.retrievers.neural.quantized",
 )  # their code decides the content of an index
 
 
@@ -126,7 +126,7 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
 
     @cached_property
     def _encoder(self) -> "Encoder":
-        from tools.retrievers.neural.encoder import load_dense  # imports torch: seconds
+        from sextant.tools.retrievers.neural.encoder import load_dense  # imports torch: seconds
 
         return load_dense(self._found, self._precision, self._home)
 

@@ -22,21 +22,21 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tokenizers import Tokenizer
 
-from tools.cli import print_stderr
-from tools.errors import DataError
-from tools.retrievers.devices import device
-from tools.retrievers.neural import (
+from sextant.tools.cli import print_stderr
+from sextant.tools.errors import DataError
+from sextant.tools.retrievers.devices import device
+from sextant.tools.retrievers.neural import (
     architectures,  # noqa: F401  # it makes NV-Embed known to transformers
     loading,
 )
-from tools.retrievers.neural.model_table import (
+from sextant.tools.retrievers.neural.model_table import (
     LocalModel,
     ModelRow,
     find_base_model,
     read_class,
     read_router,
 )
-from tools.text import encodable
+from sextant.tools.text import encodable
 
 # Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one
 # thread, 11 with two.
@@ -219,7 +219,7 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
             None if same_task else _sentence_transformer(folder, row, torch_device, row.task_query)
         )
     if precision == "int8":
-        from tools.retrievers.neural.quantized import quantize  # imports onnx, an extra
+        from sextant.tools.retrievers.neural.quantized import quantize  # imports onnx, an extra
 
         if not isinstance(made[0], Transformer):
             raise DataError(f"encoder=int8 needs a transformer, and {folder} begins with none")

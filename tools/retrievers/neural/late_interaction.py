@@ -26,19 +26,19 @@ import numpy as np
 from filelock import unlock_descriptor
 from numpy.typing import NDArray
 
-from tools import files
-from tools.cli import Progress
-from tools.corpus import Corpus, digest_text, indexed_text
-from tools.errors import DataError, RunIncomplete, UsageError
-from tools.number_format import plural
-from tools.records import Hits
-from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.index_store import open_index
-from tools.retrievers.neural import model_table
-from tools.retrievers.vectors.embedder import chunk_by_size, require_finite
+from sextant.tools import files
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus, digest_text, indexed_text
+from sextant.tools.errors import DataError, RunIncomplete, UsageError
+from sextant.tools.number_format import plural
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.index_store import open_index
+from sextant.tools.retrievers.neural import model_table
+from sextant.tools.retrievers.vectors.embedder import chunk_by_size, require_finite
 
 if TYPE_CHECKING:
-    from tools.retrievers.neural.encoder import Encoder
+    from sextant.tools.retrievers.neural.encoder import Encoder
 
 Vectors = NDArray[np.float32]  # of the tokens of a text, shape (tokens, dimension)
 
@@ -293,7 +293,7 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
 
     @cached_property
     def _encoder(self) -> "Encoder":
-        from tools.retrievers.neural.encoder import load_tokens  # imports torch: seconds
+        from sextant.tools.retrievers.neural.encoder import load_tokens  # imports torch: seconds
 
         return load_tokens(self._found, is_trained(self._found.folder))
 

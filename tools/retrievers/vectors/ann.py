@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from tools.corpus import Corpus
-from tools.errors import DataError, UsageError, require_at_least
-from tools.installation import explain_missing
-from tools.retrievers.expressions import format_expression
-from tools.retrievers.index_store import iter_blocks, open_index
-from tools.retrievers.vectors.approximate_base import (
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UsageError, require_at_least
+from sextant.tools.installation import explain_missing
+from sextant.tools.retrievers.expressions import format_expression
+from sextant.tools.retrievers.index_store import iter_blocks, open_index
+from sextant.tools.retrievers.vectors.approximate_base import (
     ApproximateIndex,
     ApproximateRetriever,
     Near,
     Rows,
 )
-from tools.retrievers.vectors.embedder import Embedder, Vectors, open_vectors, vectors_key
-from tools.retrievers.vectors.exact_search import exact_scores
+from sextant.tools.retrievers.vectors.embedder import Embedder, Vectors, open_vectors, vectors_key
+from sextant.tools.retrievers.vectors.exact_search import exact_scores
 
 _FORMAT = 1  # raised when the content of an index, or what its recall means, changes
 _MAX_EXHAUSTIVE = 1000

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.records import Hits
-from tools.retrievers.base import Search
-from tools.retrievers.vectors.embedder import VectorRetrieverBase, Vectors, embed_queries
-from tools.retrievers.vectors.exact_search import exact_scores
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.vectors.embedder import VectorRetrieverBase, Vectors, embed_queries
+from sextant.tools.retrievers.vectors.exact_search import exact_scores
 
 Rows = NDArray[np.int64]  # positions in the corpus
 Scores = NDArray[np.float64]

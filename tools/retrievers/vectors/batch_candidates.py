@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.retrievers.lexical.compiled_loops import compile_loop
-from tools.retrievers.lexical.numba_kernels import run_in_threads
+from sextant.tools.retrievers.lexical.compiled_loops import compile_loop
+from sextant.tools.retrievers.lexical.numba_kernels import run_in_threads
 
 _SCORES = 1 << 20  # scores of a block of documents: 4 MB
 MIN_BLOCK = 2048  # documents of a block; smaller matrices are multiplied more slowly

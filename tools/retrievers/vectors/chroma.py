@@ -29,32 +29,32 @@ import numpy as np
 from chromadb.config import Settings
 from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 
-from tools import files
-from tools.cli import Progress
-from tools.corpus import Corpus
-from tools.errors import DataError, RunIncomplete, UsageError, require_at_least
-from tools.models.model_spec import is_server
-from tools.number_format import plural
-from tools.records import Hits
-from tools.retrievers import FILLS, ServiceState, check_same_corpus
-from tools.retrievers.base import Search
-from tools.retrievers.expressions import Value, format_expression
-from tools.retrievers.index_store import index_name, open_index
-from tools.retrievers.vectors.approximate_base import (
+from sextant.tools import files
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, RunIncomplete, UsageError, require_at_least
+from sextant.tools.models.model_spec import is_server
+from sextant.tools.number_format import plural
+from sextant.tools.records import Hits
+from sextant.tools.retrievers import FILLS, ServiceState, check_same_corpus
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.expressions import Value, format_expression
+from sextant.tools.retrievers.index_store import index_name, open_index
+from sextant.tools.retrievers.vectors.approximate_base import (
     ApproximateIndex,
     ApproximateRetriever,
     Near,
     Rows,
     Scores,
 )
-from tools.retrievers.vectors.embedder import (
+from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
     Vectors,
     chunk_by_size,
     open_vectors,
     vectors_key,
 )
-from tools.retrievers.vectors.exact_search import exact_scores
+from sextant.tools.retrievers.vectors.exact_search import exact_scores
 
 T = TypeVar("T")
 

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from tools import files
-from tools.cli import Progress
-from tools.corpus import Corpus, digest_text, indexed_text
-from tools.errors import DataError
-from tools.records import Usage, usage_from_json, usage_json
-from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.index_store import create_memmap, drop_page_cache, open_index
+from sextant.tools import files
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus, digest_text, indexed_text
+from sextant.tools.errors import DataError
+from sextant.tools.records import Usage, usage_from_json, usage_json
+from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.index_store import create_memmap, drop_page_cache, open_index
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
 MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file

@@ -19,23 +19,23 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from tools.corpus import Corpus
-from tools.records import Hits
-from tools.retrievers.base import Search, kth_score_lower_bound
-from tools.retrievers.devices import device
-from tools.retrievers.index_store import (
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Hits
+from sextant.tools.retrievers.base import Search, kth_score_lower_bound
+from sextant.tools.retrievers.devices import device
+from sextant.tools.retrievers.index_store import (
     accelerator,
     create_memmap,
     drop_page_cache,
     iter_blocks,
     open_index,
 )
-from tools.retrievers.lexical.compiled_loops import compile_loop
-from tools.retrievers.lexical.numba_kernels import run_in_threads
-from tools.retrievers.vectors import batch_candidates
-from tools.retrievers.vectors.batch_candidates import Block, block_size
-from tools.retrievers.vectors.blas_threads import single_threaded_products
-from tools.retrievers.vectors.embedder import (
+from sextant.tools.retrievers.lexical.compiled_loops import compile_loop
+from sextant.tools.retrievers.lexical.numba_kernels import run_in_threads
+from sextant.tools.retrievers.vectors import batch_candidates
+from sextant.tools.retrievers.vectors.batch_candidates import Block, block_size
+from sextant.tools.retrievers.vectors.blas_threads import single_threaded_products
+from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
     VectorRetrieverBase,
     Vectors,
@@ -43,7 +43,7 @@ from tools.retrievers.vectors.embedder import (
     open_vectors,
     vectors_key,
 )
-from tools.system_calls import available_cores
+from sextant.tools.system_calls import available_cores
 
 Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # positions of documents in the corpus
@@ -86,7 +86,7 @@ class VectorRetriever(VectorRetrieverBase):
             self._estimates = from_vectors(self._vectors)
         self._on_device = None
         if accelerator() and len(corpus):
-            from tools.retrievers.vectors.gpu_search import (
+            from sextant.tools.retrievers.vectors.gpu_search import (
                 copy_to_device,  # PyTorch, which takes seconds
             )
 

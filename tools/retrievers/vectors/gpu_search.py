@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.retrievers.index_store import iter_blocks
+from sextant.tools.retrievers.index_store import iter_blocks
 
 # No import statement: rankings do not depend on PyTorch, so that the run does not either
 # (tools/code_digest.py).

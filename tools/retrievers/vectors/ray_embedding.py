@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
-from tools.installation import explain_missing
-from tools.retrievers.devices import device
-from tools.retrievers.neural import loading
-from tools.retrievers.vectors.embedder import Block, Embedder, Vectors, make_block
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.installation import explain_missing
+from sextant.tools.retrievers.devices import device
+from sextant.tools.retrievers.neural import loading
+from sextant.tools.retrievers.vectors.embedder import Block, Embedder, Vectors, make_block
 
 try:
     import ray as ray  # also for evals/running/workers/ray_workers.py

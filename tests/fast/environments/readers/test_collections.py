@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 
-from environments import load as load_task
-from environments.readers import files as tables
-from environments.readers import obliq_layout
-from environments.readers.collections import read_collection
-from tools.corpus import StoredCorpus
-from tools.errors import DataError, UsageError
+from sextant.environments import load as load_task
+from sextant.environments.readers import files as tables
+from sextant.environments.readers import obliq_layout
+from sextant.environments.readers.collections import read_collection
+from sextant.tools.corpus import StoredCorpus
+from sextant.tools.errors import DataError, UsageError
 
 TEXTS = {
     "7": ("Dams", "On weirs, rivers"),

@@ -8,14 +8,14 @@ import pytest
 from conftest import ROOT
 from pdfs import make_pdf
 
-from environments.readers import documents
-from environments.readers.documents import readers
-from environments.readers.documents.markup import XmlPaths, write_markdown
-from environments.readers.documents.readers import Limits
-from evals.build.ingest import CorpusSettings, CutSettings, ingest
-from evals.build.text_cleaning import CleanSettings
-from tools import files as disk
-from tools.errors import DataError, RunIncomplete
+from sextant.environments.readers import documents
+from sextant.environments.readers.documents import readers
+from sextant.environments.readers.documents.markup import XmlPaths, write_markdown
+from sextant.environments.readers.documents.readers import Limits
+from sextant.evals.build.ingest import CorpusSettings, CutSettings, ingest
+from sextant.evals.build.text_cleaning import CleanSettings
+from sextant.tools import files as disk
+from sextant.tools.errors import DataError, RunIncomplete
 
 SMALL = Limits(seconds=1, memory=200, text=1)
 ENDLESS = '<div a="' * 4000  # of wikitext: minutes, and twice the length takes four times as long
@@ -123,8 +123,8 @@ def test_a_file_in_another_encoding_and_a_broken_pdf_are_left_out_and_named(tmp_
 def test_limits_of_the_system_below_ours_leave_no_good_file_out(tmp_path, option, least):
     (tmp_path / "a.html").write_text(GOOD)
     script = (
-        "from pathlib import Path; from environments.readers import documents;"
-        "from environments.readers.documents.markup import XmlPaths;"
+        "from pathlib import Path; from sextant.environments.readers import documents;"
+        "from sextant.environments.readers.documents.markup import XmlPaths;"
         f"folder = Path({str(tmp_path)!r});"
         "print(len(list(documents.read(folder, [folder / 'a.html'], '', XmlPaths()))), 'read')"
     )

@@ -23,15 +23,15 @@ import pyarrow.parquet as pq
 import pytest
 from mutations import mutated
 
-import environments
-from environments import crumb
-from environments.base import Comparison
-from environments.multiconir import COLUMNS, TENS
-from environments.readers import obliq_layout, raw_files
-from environments.task_card import run_checks
-from evals.scoring.metrics import collapse_to_units
-from tools.corpus import StoredCorpus
-from tools.errors import DataError, UsageError
+from sextant import environments
+from sextant.environments import crumb
+from sextant.environments.base import Comparison
+from sextant.environments.multiconir import COLUMNS, TENS
+from sextant.environments.readers import obliq_layout, raw_files
+from sextant.environments.task_card import run_checks
+from sextant.evals.scoring.metrics import collapse_to_units
+from sextant.tools.corpus import StoredCorpus
+from sextant.tools.errors import DataError, UsageError
 
 MANY = 5  # mutations of a form
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from environments.readers import files, trec_tags
-from tools.errors import DataError
+from sextant.environments.readers import files, trec_tags
+from sextant.tools.errors import DataError
 
 MANY = 100_000
 TOPIC = "<topic number='1'>weirs</topic>"

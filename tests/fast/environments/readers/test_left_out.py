@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import environments
-from environments import __main__ as module
-from tools.errors import DataError
+from sextant import environments
+from sextant.environments import __main__ as module
+from sextant.tools.errors import DataError
 
 TEXTS = {"101": "a tram on a rope", "102": "a ferry at noon", "103": "a bridge of boats"}
 QUERIES = {"1": "rope tram", "2": "bridge"}

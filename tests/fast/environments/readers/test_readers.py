@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from pdfs import make_pdf
 
-from environments.readers import documents
-from environments.readers.documents.markup import XmlPaths, write_markdown
-from tools.errors import DataError, UsageError
+from sextant.environments.readers import documents
+from sextant.environments.readers.documents.markup import XmlPaths, write_markdown
+from sextant.tools.errors import DataError, UsageError
 
 PAGE = """<html><head><title>Tide tables</title></head><body><nav><a href="/">Home</a> <a href="/b">About us</a></nav>
 <article><h1>Tide tables</h1><p>The harbour publishes its tide tables twice a year, and says when the water comes.</p>

@@ -7,10 +7,10 @@ import pytest
 from building import build, load, prepare
 from conftest import lines
 
-import environments
-from environments.base import EmptySplit
-from evals.build import human_review, query_ratings, release, row_joining
-from tools.errors import DataError
+from sextant import environments
+from sextant.environments.base import EmptySplit
+from sextant.evals.build import human_review, query_ratings, release, row_joining
+from sextant.tools.errors import DataError
 
 
 def dropped(folder):

@@ -7,9 +7,9 @@ import pytest
 from building import build, load, prepare, relevant
 from openai_server import given
 
-import environments
-from evals.build.recipes.authorship import match_lengths
-from tools.errors import DataError
+from sextant import environments
+from sextant.evals.build.recipes.authorship import match_lengths
+from sextant.tools.errors import DataError
 
 COLUMNS = {"corpus": {"group": "post", "private": ("author",)}, "authors": {"field": "author"}}
 

@@ -12,16 +12,16 @@ from openai_server import asked, given, ids
 from scipy import stats as scipy_stats
 from sklearn import metrics as sklearn_metrics
 
-import environments
-from environments.base import Comparison
-from evals.build import checks as module
-from evals.build.release import write_release
-from evals.build.types import Benchmark
-from evals.scoring.statistics import estimate_difference
-from programs import VERIFIER
-from tools.cli import CommandParser, run_command
-from tools.corpus import Corpus
-from tools.records import Document, Query
+from sextant import environments
+from sextant.environments.base import Comparison
+from sextant.evals.build import checks as module
+from sextant.evals.build.release import write_release
+from sextant.evals.build.types import Benchmark
+from sextant.evals.scoring.statistics import estimate_difference
+from sextant.programs import VERIFIER
+from sextant.tools.cli import CommandParser, run_command
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Query
 
 VARIANTS = "bm25(b=0.0,k1=3.0),bm25(analyzer=english)"
 

@@ -9,13 +9,13 @@ import pytest
 from building import build, load, prepare
 from openai_server import asked, given, prompts
 
-import environments
-from environments import multiconir
-from environments.base import Comparison
-from evals.build import __main__ as command
-from evals.build.condition_ladders import check_ladders, count_different_sentences
-from tools.errors import BudgetReached, DataError
-from tools.text import sentences
+from sextant import environments
+from sextant.environments import multiconir
+from sextant.environments.base import Comparison
+from sextant.evals.build import __main__ as command
+from sextant.evals.build.condition_ladders import check_ladders, count_different_sentences
+from sextant.tools.errors import BudgetReached, DataError
+from sextant.tools.text import sentences
 
 
 def read(domain):

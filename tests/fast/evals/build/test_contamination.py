@@ -7,13 +7,13 @@ import pytest
 from conftest import lines
 from openai_server import given, ids
 
-import environments
-from evals.build import contamination as module
-from evals.build import human_review, release
-from evals.build.contamination import recall
-from tools.cli import CommandParser, run_command
-from tools.records import Document
-from tools.text import tokens
+from sextant import environments
+from sextant.evals.build import contamination as module
+from sextant.evals.build import human_review, release
+from sextant.evals.build.contamination import recall
+from sextant.tools.cli import CommandParser, run_command
+from sextant.tools.records import Document
+from sextant.tools.text import tokens
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from scipy.stats import bootstrap, spearmanr
 from sklearn import metrics
 
-from evals.build import human_review
-from evals.build.human_review import SHEETS, Item, answers, identify, offer
-from evals.scoring.agreement import agree
-from tools.cli import CommandParser, run_command
+from sextant.evals.build import human_review
+from sextant.evals.build.human_review import SHEETS, Item, answers, identify, offer
+from sextant.evals.scoring.agreement import agree
+from sextant.tools.cli import CommandParser, run_command
 
 
 @pytest.fixture

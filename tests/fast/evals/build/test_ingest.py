@@ -10,13 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import environments
-from environments.chunking import sections
-from evals.build.ingest import CorpusSettings, CutSettings, cut_text, digest_id, ingest
-from evals.build.text_cleaning import CleanSettings, clean_text, find_duplicates, replace_spans
-from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
-from tools.records import Document
+from sextant import environments
+from sextant.environments.chunking import sections
+from sextant.evals.build.ingest import CorpusSettings, CutSettings, cut_text, digest_id, ingest
+from sextant.evals.build.text_cleaning import (
+    CleanSettings,
+    clean_text,
+    find_duplicates,
+    replace_spans,
+)
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.records import Document
 
 TICKETS = [
     {

@@ -7,15 +7,15 @@ from building import bcubed, build, load, prepare, relevant
 from building.knowing import Knowing
 from openai_server import OpenAIServer, annotate
 
-from environments import __main__ as environments_command
-from evals.build import __main__ as build_command
-from evals.build.recipe import read_recipe
-from evals.running.resolve import RunRetrievers
-from tools import files
-from tools.errors import BudgetReached, DataError, RunConflict, UnknownName
-from tools.models.run_resources import RunResources
-from tools.retrievers import canonicalize
-from tools.retrievers.expressions import parse
+from sextant.environments import __main__ as environments_command
+from sextant.evals.build import __main__ as build_command
+from sextant.evals.build.recipe import read_recipe
+from sextant.evals.running.resolve import RunRetrievers
+from sextant.tools import files
+from sextant.tools.errors import BudgetReached, DataError, RunConflict, UnknownName
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.retrievers import canonicalize
+from sextant.tools.retrievers.expressions import parse
 
 STANCE = {
     "attribute": {"lens": "stance"},
@@ -116,7 +116,7 @@ def test_an_answer_that_cannot_be_used_drops_its_unit_and_says_why(tmp_path, ser
 
 
 def test_offline_makes_a_task_that_runs_and_calls_it_a_floor(tmp_path, command_of, run):
-    from evals.build import __main__ as command
+    from sextant.evals.build import __main__ as command
 
     made = command_of(command)
     assert (

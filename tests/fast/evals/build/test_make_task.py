@@ -5,8 +5,8 @@ import json
 import docx
 import pytest
 
-import environments
-from environments import __main__ as module
+from sextant import environments
+from sextant.environments import __main__ as module
 
 
 @pytest.fixture

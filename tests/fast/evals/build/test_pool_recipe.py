@@ -6,13 +6,13 @@ import tomllib
 import pytest
 from building import build, load, prepare, relevant
 
-import environments
-from evals.build.pool_comparison import compare_pools
-from evals.build.recipes.pool import group_by_pattern
-from programs.build_stages.pools import copied
-from tools import retrievers
-from tools.errors import DataError, UsageError
-from tools.text import content_words
+from sextant import environments
+from sextant.evals.build.pool_comparison import compare_pools
+from sextant.evals.build.recipes.pool import group_by_pattern
+from sextant.programs.build_stages.pools import copied
+from sextant.tools import retrievers
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.text import content_words
 
 PARTS = ["bm25", "rank_bm25"]
 SMALL = {"size": 5, "retrievers": PARTS}
@@ -229,7 +229,7 @@ def halves(shown):
 
 
 def test_pools_of_a_release_made_by_the_same_retrievers_are_found_again_whole(command_of, tmp_path):
-    from evals.build import __main__ as command
+    from sextant.evals.build import __main__ as command
 
     folder = prepare(
         tmp_path / "own", "pool", "task:birco/arguana", candidates=SMALL, release={"dev": 0.0}

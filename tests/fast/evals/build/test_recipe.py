@@ -8,18 +8,18 @@ import sys
 import pytest
 from conftest import ROOT
 
-import environments
-from evals.build import __main__ as command
-from evals.build.recipe import load_recipe_class
-from tools.cli import run_command
-from tools.errors import UnknownName, UsageError
+from sextant import environments
+from sextant.evals.build import __main__ as command
+from sextant.evals.build.recipe import load_recipe_class
+from sextant.tools.cli import run_command
+from sextant.tools.errors import UnknownName, UsageError
 
 PAGE = (ROOT / "docs/guide/extend.md").read_text(encoding="utf-8").partition("## A recipe\n")[2]
 
 
 @pytest.fixture
 def build(tmp_path, monkeypatch):
-    """`python -m evals.build WORDS`, in a folder with the guide as `notes`."""
+    """`sextant build WORDS`, in a folder with the guide as `notes`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     shutil.copytree(ROOT / "docs/guide", tmp_path / "notes", ignore=lambda *_: ["models"])
@@ -30,7 +30,7 @@ def test_the_recipe_of_the_guide_builds_a_task_without_a_model(build, tmp_path):
     section = PAGE.partition("\n## ")[0]
     [block] = re.findall(r"```python\n(.+?)```", section, re.S)
     (tmp_path / "my_recipe.py").write_text(block)
-    new, run = re.findall(r"^    python -m evals\.build (.+)$", section, re.M)
+    new, run = re.findall(r"^    sextant build (.+)$", section, re.M)
     assert build(*shlex.split(new)) == 0
     assert build(*shlex.split(run)) == 0
     task = environments.load(str(tmp_path / "mine/release"), split="all")
@@ -52,7 +52,7 @@ def test_a_name_that_is_no_recipe_is_refused_in_a_line(build, tmp_path):
 
 
 def test_a_recipe_without_its_function_and_one_that_fails_are_named(build, tmp_path, capsys):
-    head = "from evals.build.recipe import Recipe\n\nclass Bare(Recipe):\n    pass\n"
+    head = "from sextant.evals.build.recipe import Recipe\n\nclass Bare(Recipe):\n    pass\n"
     (tmp_path / "bare_recipe.py").write_text(head)
     assert build("new", "bare", "--recipe", "bare_recipe.py:Bare", "--corpus", "notes") == 0
     assert build("run", "bare") == 2
@@ -71,7 +71,7 @@ def test_an_entry_point_is_a_recipe_and_listed(build, tmp_path, capsys):
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n")
     (folder / "entry_points.txt").write_text("[sextant.recipes]\ntheirs = their_recipe:Bare\n")
     (tmp_path / "their_recipe.py").write_text(
-        "from evals.build.recipe import Recipe\n\nclass Bare(Recipe):\n    pass\n"
+        "from sextant.evals.build.recipe import Recipe\n\nclass Bare(Recipe):\n    pass\n"
     )
     sys.path.insert(0, str(tmp_path))
     assert load_recipe_class("theirs").__name__ == "Bare"

@@ -8,7 +8,7 @@ from building import build, load, prepare, relevant
 from building.knowing import Knowing, passages
 from openai_server import given
 
-from evals.build.recipes.recollection import split_opening
+from sextant.evals.build.recipes.recollection import split_opening
 
 TASK = "task:obliq/congress"
 

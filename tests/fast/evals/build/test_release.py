@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import environments
-from environments.base import Comparison
-from evals.build import human_review, release
-from evals.build.types import Benchmark
-from programs.listwise import read_solutions
-from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
-from tools.lenses import get_lens
-from tools.records import Document, Query
+from sextant import environments
+from sextant.environments.base import Comparison
+from sextant.evals.build import human_review, release
+from sextant.evals.build.types import Benchmark
+from sextant.programs.listwise import read_solutions
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.lenses import get_lens
+from sextant.tools.records import Document, Query
 
 MADE = {
     "recipe": "latent",

@@ -15,15 +15,15 @@ from jsonschema import Draft202012Validator
 from otlp_receiver import receiving
 from run_folders import run_in, unsealed
 
-import environments
-from environments.base import Judgements
-from evals import export
-from evals.formats.import_run import import_run, make_config
-from evals.scoring.score_run import score
-from evals.scoring.scored_run import read_scored_run
-from tools.cli import run_command
-from tools.corpus import Corpus
-from tools.records import Document, Query
+from sextant import environments
+from sextant.environments.base import Judgements
+from sextant.evals import export
+from sextant.evals.formats.import_run import import_run, make_config
+from sextant.evals.scoring.score_run import score
+from sextant.evals.scoring.scored_run import read_scored_run
+from sextant.tools.cli import run_command
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Query
 
 HOSTILE = ["a b", "50%", "a%20b", "tab\there", "line\nbreak", "ünï–漢", "../../x", "q\u2028r"]
 
@@ -45,7 +45,7 @@ def make(tmp_path_factory):
 
 @pytest.fixture
 def exported(tmp_path, capsys):
-    """`python -m evals.export RUN --to FORMAT`, to a folder of its own."""
+    """`sextant export RUN --to FORMAT`, to a folder of its own."""
 
     def run(path, to, *arguments, place="out"):
         assert called(export, path, "--to", to, "--out", tmp_path / place, *arguments) == 0, (
@@ -433,7 +433,7 @@ def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(
     (unsealed(run) / "attribution.jsonl").unlink()
     for to in ("trec", "atif", "openinference", "hub"):
         folder = exported(run, to, place=to)
-        assert "evals.score" in capsys.readouterr().err
+        assert "sextant score" in capsys.readouterr().err
         assert not (folder / "qrels.trec").exists()
     assert rows(tmp_path / "atif" / "trajectories.jsonl")[0]["extra"]["relevant"] == []
 

@@ -15,19 +15,19 @@ from foreign_runs import DOCUMENTS, STEPS, USED, atif, call, world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import environments
-from environments.base import Comparison
-from evals import compare, export, score
-from evals import import_run as command_module
-from evals import run as run_module
-from evals.formats.import_run import import_run, read_trajectories
-from evals.formats.trec import RunFile
-from evals.scoring import score_run
-from evals.scoring.scored_run import read_scored_run as read_run
-from tools.cli import run_command
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.records import Document, Query
+from sextant import environments
+from sextant.environments.base import Comparison
+from sextant.evals import compare, export, score
+from sextant.evals import import_run as command_module
+from sextant.evals import run as run_module
+from sextant.evals.formats.import_run import import_run, read_trajectories
+from sextant.evals.formats.trec import RunFile
+from sextant.evals.scoring import score_run
+from sextant.evals.scoring.scored_run import read_scored_run as read_run
+from sextant.tools.cli import run_command
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError
+from sextant.tools.records import Document, Query
 
 
 def called(*arguments, module=command_module):
@@ -474,5 +474,5 @@ def test_the_command_scores_prints_and_can_be_given_again(tmp_path, capsys):
 
 
 def test_importing_a_run_loads_no_dspy():
-    code = "import sys, evals.formats.import_run; sys.exit('dspy' in sys.modules)"
+    code = "import sys, sextant.evals.formats.import_run; sys.exit('dspy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

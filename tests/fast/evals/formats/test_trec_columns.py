@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from environments.readers import raw_files
-from evals.formats.trec_columns import read_columns
+from sextant.environments.readers import raw_files
+from sextant.evals.formats.trec_columns import read_columns
 
 SCORES = ["1", "-2.5", "+3", "1e-40", ".5", "7.", "1E3", "5e38", "-0.0", "16777217"]
 BLANKS = st.sampled_from([" ", "\t", "  ", " \t ", "\v", "\f"])

@@ -13,17 +13,17 @@ import run_folders
 from openai_server import given, ids
 from sklearn import metrics as sklearn_metrics
 
-import environments
-from environments.base import Judgements
-from evals import judge as module
-from evals.judging.judge_correction import draw_true_grades, measure_judge
-from evals.judging.llm_judge import UnusableJudge, judge_runs, render_judgements
-from evals.running.request import SharedRequest
-from evals.scoring.metrics import measure_unjudged
-from programs.compiled import read, write
-from tools.errors import BudgetReached, UsageError
+from sextant import environments
+from sextant.environments.base import Judgements
+from sextant.evals import judge as module
+from sextant.evals.judging.judge_correction import draw_true_grades, measure_judge
+from sextant.evals.judging.llm_judge import UnusableJudge, judge_runs, render_judgements
+from sextant.evals.running.request import SharedRequest
+from sextant.evals.scoring.metrics import measure_unjudged
+from sextant.programs.compiled import read, write
+from sextant.tools.errors import BudgetReached, UsageError
 
-PROGRAM = "programs.llm_tasks.relevance_judge:Judge"
+PROGRAM = "sextant.programs.llm_tasks.relevance_judge:Judge"
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from statistics import fmean
 import pytest
 from foreign_runs import world
 
-import environments
-from environments.base import Judgements
-from evals.papers import dataset_statistics
-from tools.corpus import Corpus
-from tools.records import Document, Query
+from sextant import environments
+from sextant.environments.base import Judgements
+from sextant.evals.papers import dataset_statistics
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Query
 
 DEBATE = {
     "t-x-pro01a": "Trees cool the street.",

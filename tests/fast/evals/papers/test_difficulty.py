@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import environments
-from evals.papers.difficulty import FEATURES, measure_feature, regress, split_metric
-from tools.text import content_words
+from sextant import environments
+from sextant.evals.papers.difficulty import FEATURES, measure_feature, regress, split_metric
+from sextant.tools.text import content_words
 
 
 def test_a_regression_is_the_line_of_least_squares_through_the_mean_of_the_systems():

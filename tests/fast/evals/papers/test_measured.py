@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-import environments
-from evals import import_run, reproduce
-from evals.papers.measured import read_category, read_facets
-from tools.errors import DataError
+from sextant import environments
+from sextant.evals import import_run, reproduce
+from sextant.evals.papers.measured import read_category, read_facets
+from sextant.tools.errors import DataError
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 from conftest import ROOT
 
-from evals import reproduce
-from evals.papers.missing import list_missing
-from evals.published.sections import sections
+from sextant.evals import reproduce
+from sextant.evals.papers.missing import list_missing
+from sextant.evals.published.sections import sections
 
 KEYS = ("OPENAI_API_KEY", "GEMINI_API_KEY")
 
@@ -64,19 +64,17 @@ def test_a_key_that_is_there_is_not_missing(bare, monkeypatch, command_of):
     assert [row["missing"] for row in done if "key" in row["missing"]]
     for key in KEYS:
         monkeypatch.setenv(key, "x")
-    from evals.papers import missing
+    from sextant.evals.papers import missing
 
     missing.is_here.cache_clear()
     done = command_of(reproduce)("obliq/table2", "--missing", "--json").json["missing"]
     missing.is_here.cache_clear()
     assert not [row["missing"] for row in done if "key" in row["missing"]]
-    assert {row["command"].partition("; ")[2] for row in done} == {
-        "python -m evals.reproduce obliq/table2"
-    }
+    assert {row["command"].partition("; ")[2] for row in done} == {"sextant reproduce obliq/table2"}
 
 
 def test_what_weights_need_beside_themselves_is_said(bare):
     listed = {row.missing: row.command for row in list_missing(sections().values())}
     [adapter] = [missing for missing in listed if "rankllama" in missing]
     assert "an adapter, and Llama 2, whose licence must be agreed to" in adapter
-    assert listed[adapter].startswith("hf download castorini/rankllama-v1-7b-lora-passage; python")
+    assert listed[adapter].startswith("hf download castorini/rankllama-v1-7b-lora-passage; sextant")

@@ -12,25 +12,25 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-import environments
-from environments.base import Judgements
-from evals import import_run, reproduce
-from evals.formats.birco_rankings import find_system
-from evals.papers.figures import gap_points
-from evals.papers.settings import ReproductionSettings
-from evals.papers.tables import ReproducedTable, count_equal
-from evals.published.sections import sections
-from evals.run_folder import load_environment
-from evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
-from evals.scoring.random_and_ideal import bound, expected_random_score
-from tools.errors import NotApplicable
+from sextant import environments
+from sextant.environments.base import Judgements
+from sextant.evals import import_run, reproduce
+from sextant.evals.formats.birco_rankings import find_system
+from sextant.evals.papers.figures import gap_points
+from sextant.evals.papers.settings import ReproductionSettings
+from sextant.evals.papers.tables import ReproducedTable, count_equal
+from sextant.evals.published.sections import sections
+from sextant.evals.run_folder import load_environment
+from sextant.evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
+from sextant.evals.scoring.random_and_ideal import bound, expected_random_score
+from sextant.tools.errors import NotApplicable
 
 FOLDERS = {"birco/arguana": "arguana", "birco/clinical_trial": "clinical-trial"}
 
 
 @pytest.fixture
 def make(command_of, tmp_path):
-    """`evals.reproduce ARGUMENTS --json`, over miniatures."""
+    """`sextant.evals.reproduce ARGUMENTS --json`, over miniatures."""
     command = command_of(reproduce)
     given = ("--data", "mini", "--runs", tmp_path / "runs", "--json")
     return lambda *words: command(*words, *given).json

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from environments import find_paper_instruction
-from evals.papers.settings import ReproductionSettings
-from evals.papers.tables import ReproducedTable
-from evals.published.sections import sections
-from evals.studies.study_file import list_tasks
+from sextant.environments import find_paper_instruction
+from sextant.evals.papers.settings import ReproductionSettings
+from sextant.evals.papers.tables import ReproducedTable
+from sextant.evals.published.sections import sections
+from sextant.evals.studies.study_file import list_tasks
+from sextant.tools.retrievers.neural import model_table
 from tests.conftest import ROOT
-from tools.retrievers.neural import model_table
 
 ROWS = {
     f"{table.name} {system['name']} {system.get('retriever')}": (table, system)

@@ -6,9 +6,9 @@ from collections import defaultdict
 import pytest
 from run_folders import CONFIG, retrieve
 
-import environments
-from environments.ranking_metrics import PAIRWISE, RANKING
-from evals.published import PaperFigure, figures, published_values_for
+from sextant import environments
+from sextant.environments.ranking_metrics import PAIRWISE, RANKING
+from sextant.evals.published import PaperFigure, figures, published_values_for
 
 # Read off the papers by eye: task, system, metric, judgements, value, table.
 BY_EYE = [

@@ -3,18 +3,18 @@
 import json
 import shlex
 
-from evals.compare import parser as compare_parser
-from evals.gather import parser as gather_parser
-from evals.reporting.next_commands import render_next
-from evals.run import parser as run_parser
-from evals.running.request import Request
-from evals.view import parser as view_parser
+from sextant.evals.compare import parser as compare_parser
+from sextant.evals.gather import parser as gather_parser
+from sextant.evals.reporting.next_commands import render_next
+from sextant.evals.run import parser as run_parser
+from sextant.evals.running.request import Request
+from sextant.evals.view import parser as view_parser
 
 PARSERS = {
-    "evals.run": run_parser,
-    "evals.compare": compare_parser,
-    "evals.gather": gather_parser,
-    "evals.view": view_parser,
+    "run": run_parser,
+    "compare": compare_parser,
+    "gather": gather_parser,
+    "view": view_parser,
 }
 
 
@@ -25,9 +25,9 @@ def read_commands(err):
 
 
 def parse(command):
-    python, dash, module, *words = shlex.split(command)
-    assert (python, dash) == ("python", "-m")
-    return PARSERS[module]().parse_args(words)
+    sextant, name, *words = shlex.split(command)
+    assert sextant == "sextant"
+    return PARSERS[name]().parse_args(words)
 
 
 def test_a_first_run_is_followed_by_a_look_the_floor_and_the_price_of_a_model(run):
@@ -84,7 +84,7 @@ def test_a_command_that_is_wider_than_the_terminal_stands_whole_in_a_line_of_its
     whole = render_next(scores, request)
     for width in (40, 80):
         lines = render_next(scores, request, width)
-        assert all(len(line) <= width or line.startswith("    python") for line in lines)
+        assert all(len(line) <= width or line.startswith("    sextant") for line in lines)
         assert "\n".join(lines).split() == "\n".join(whole).split()
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evals.papers.figures import arrange_panels, gap_points, save_figure
-from evals.reporting.plots import KINDS, draw_table, project, svg
+from sextant.evals.papers.figures import arrange_panels, gap_points, save_figure
+from sextant.evals.reporting.plots import KINDS, draw_table, project, svg
 
 OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
 

@@ -13,10 +13,10 @@ import pytest
 from results import Result
 from run_folders import make, pooled, retrieve
 
-from evals import report as module
-from evals.reporting import loss_tables, report_plots, report_tables, run_groups
-from evals.reporting.report_page import report_table
-from evals.scoring import scored_run
+from sextant.evals import report as module
+from sextant.evals.reporting import loss_tables, report_plots, report_tables, run_groups
+from sextant.evals.reporting.report_page import report_table
+from sextant.evals.scoring import scored_run
 
 DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
 
@@ -33,7 +33,7 @@ def folders(tmp_path):
 
 @pytest.fixture
 def command(command_of, tmp_path):
-    """`python -m evals.report ARGUMENTS`, in this process, into a folder of its own."""
+    """`sextant report ARGUMENTS`, in this process, into a folder of its own."""
 
     def given(*arguments: object) -> Result:
         out = [] if "--out" in arguments else ["--out", tmp_path / "report"]

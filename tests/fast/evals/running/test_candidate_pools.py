@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import environments
-from evals import score
-from evals.run_folder import digest, read_config, read_outcomes
-from evals.running import candidate_pools
-from tools import retrievers
-from tools.errors import UsageError
-from tools.pool_kinds import describe_signs, read_kind
-from tools.retrievers.base import PoolRetriever
+from sextant import environments
+from sextant.evals import score
+from sextant.evals.run_folder import digest, read_config, read_outcomes
+from sextant.evals.running import candidate_pools
+from sextant.tools import retrievers
+from sextant.tools.errors import UsageError
+from sextant.tools.pool_kinds import describe_signs, read_kind
+from sextant.tools.retrievers.base import PoolRetriever
 
 RUN = ("--program", "retrieve", "--task", "congress", "--split", "dev")
 

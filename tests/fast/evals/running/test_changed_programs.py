@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evals import evaluate, run_folder
-from tools import retrievers
-from tools.errors import UsageError
+from sextant.evals import evaluate, run_folder
+from sextant.tools import retrievers
+from sextant.tools.errors import UsageError
 
 FUNCTION = """
 from pathlib import Path
@@ -21,7 +21,7 @@ def answer(query, search):
 MODULE = """
 import dspy
 from pathlib import Path
-from programs.custom import search
+from sextant.programs.custom import search
 
 class Agent(dspy.Module):
     def forward(self, question):
@@ -31,7 +31,7 @@ class Agent(dspy.Module):
 """
 RETRIEVER = """
 from pathlib import Path
-from tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.retrievers.lexical.bm25 import BM25
 
 class Mine(BM25):
     def _search_many(self, searches, k):
@@ -242,7 +242,7 @@ def _metric_code(result):
 
 
 def test_a_line_of_a_command_counts_with_the_files_that_it_names(place):
-    from evals.running.request import hash_command_files
+    from sextant.evals.running.request import hash_command_files
 
     for name in ("agent.py", "prompt.txt", "own.py"):
         (place / name).write_text(name)

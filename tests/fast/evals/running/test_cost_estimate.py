@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from openai_server import fill
 
-from evals.running.request import SYSTEMS
-from tools.models import context_window
-from tools.models.prices import Price
-from tools.plugins import load_object
+from sextant.evals.running.request import SYSTEMS
+from sextant.tools.models import context_window
+from sextant.tools.models.prices import Price
+from sextant.tools.plugins import load_object
 
 ASK = ("--task", "congress", "--data", "mini")
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from run_folders import run_in
 
-from evals import curves, export, report
-from evals.scoring.scored_run import read_scored_run
-from tools.errors import DataError
+from sextant.evals import curves, export, report
+from sextant.evals.scoring.scored_run import read_scored_run
+from sextant.tools.errors import DataError
 
 READERS = {
     "attribution.jsonl": [(curves, (), 3), (report, ("--out", "page"), 0)],

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from evals.running import events
-from evals.running.events import (
+from sextant.evals.running import events
+from sextant.evals.running.events import (
     EVENTS,
     EventWriter,
     QueryPending,
@@ -25,12 +25,12 @@ from evals.running.events import (
     WaitEnded,
     WaitStarted,
 )
-from evals.running.live_progress import LiveProgress, lay_out
-from evals.running.progress_display import PlainProgress
-from evals.running.progress_words import plain_line
-from tools.errors import BudgetReached, DataError, ProviderRefused
-from tools.models.run_resources import CallStats
-from tools.records import Usage
+from sextant.evals.running.live_progress import LiveProgress, lay_out
+from sextant.evals.running.progress_display import PlainProgress
+from sextant.evals.running.progress_words import plain_line
+from sextant.tools.errors import BudgetReached, DataError, ProviderRefused
+from sextant.tools.models.run_resources import CallStats
+from sextant.tools.records import Usage
 
 ROOT = Path(__file__).parents[4]
 USAGE = Usage(

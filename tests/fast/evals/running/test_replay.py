@@ -6,15 +6,15 @@ import shutil
 import pytest
 from run_folders import run_in, unsealed
 
-from evals import replay as module
-from evals.run_folder import load_environment
-from evals.running.replay import replay, searches
-from evals.running.request import SYSTEMS
-from evals.scoring import scored_run
-from evals.scoring.statistics import paired
-from tools import retrievers
-from tools.errors import UsageError
-from tools.number_format import plural
+from sextant.evals import replay as module
+from sextant.evals.run_folder import load_environment
+from sextant.evals.running.replay import replay, searches
+from sextant.evals.running.request import SYSTEMS
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.statistics import paired
+from sextant.tools import retrievers
+from sextant.tools.errors import UsageError
+from sextant.tools.number_format import plural
 
 # Programs made small; `score` breaks ties by a second retriever, which orders what has surfaced.
 POOL = ["-P", "pool=6"]
@@ -63,7 +63,7 @@ def copied(hops, tmp_path):
 
 @pytest.fixture
 def command(command_of):
-    """`python -m evals.replay ARGUMENTS`, in this process."""
+    """`sextant replay ARGUMENTS`, in this process."""
     return command_of(module)
 
 

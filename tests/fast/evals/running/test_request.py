@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from evals import Request, evaluate
-from evals.running.evaluate import run_request as run_request
-from optimizers.request import CompileRequest
-from tools import cli_options
-from tools.cli import CommandParser
-from tools.errors import UsageError
+from sextant.evals import Request, evaluate
+from sextant.evals.running.evaluate import run_request as run_request
+from sextant.optimizers.request import CompileRequest
+from sextant.tools import cli_options
+from sextant.tools.cli import CommandParser
+from sextant.tools.errors import UsageError
 
 OTHERS = {  # a field -> a value that is not its default, where that cannot be guessed
     "program": "command:agent",  # which alone takes --env
@@ -82,7 +82,7 @@ def filled(kind):
         ({"api": "telnet"}, "one of chat, responses"),
         ({"seed": "x"}, "--seed"),
         ({"limt": 3}, "did you mean 'limit'"),
-        ({"task": None}, "--task is missing; python -m environments list"),
+        ({"task": None}, "--task is missing; sextant tasks list"),
     ],
 )
 def test_a_wrong_request_is_a_usage_error_that_names_the_option(given, says):
@@ -134,13 +134,13 @@ def test_queries_that_a_budget_leaves_pending_are_an_error_or_a_result_with_the_
 
 
 SNIPPET = """
-from evals import evaluate
+from sextant.evals import evaluate
 result = evaluate(program="multihop", task="congress", split="dev")
 print(result.metrics["nDCG@10"].mean, result.folder)
 
-import environments
-from tools import retrievers
-from tools.session import Toolbox
+from sextant import environments
+from sextant.tools import retrievers
+from sextant.tools.session import Toolbox
 task = environments.load("congress")
 toolbox = Toolbox(task.documents, retrievers.build("bm25", task.documents))
 session = toolbox.open(task.queries[0])

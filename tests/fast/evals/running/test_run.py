@@ -13,13 +13,13 @@ from typing import NamedTuple
 import pytest
 import pytrec_eval
 
-import environments
-from evals import run as command_line
-from evals import run_folder, score
-from tools import interrupts
-from tools.cli import CommandParser, run_command
-from tools.errors import DataError, RunConflict
-from tools.records import Query, Submission, Trace
+from sextant import environments
+from sextant.evals import run as command_line
+from sextant.evals import run_folder, score
+from sextant.tools import interrupts
+from sextant.tools.cli import CommandParser, run_command
+from sextant.tools.errors import DataError, RunConflict
+from sextant.tools.records import Query, Submission, Trace
 
 ROOT = Path(__file__).parents[4]
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
@@ -197,7 +197,7 @@ def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_t
         return named and Submission(tuple(named(query)), **{"trace": Trace(query.query_id), **more})
 
     named, more = HANDED_IN[why]
-    monkeypatch.setattr("programs.retrieve.Retrieve.forward", forward)
+    monkeypatch.setattr("sextant.programs.retrieve.Retrieve.forward", forward)
     result = run(*WRITING, "union:5", "--limit", 2)
     assert result.code == 7 and (result.json["failed"], result.json["owed"]) == (2, 0)
     outcomes = run_folder.read_outcomes(Path(result.json["run"])).values()
@@ -207,7 +207,7 @@ def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_t
 def test_a_program_that_makes_a_query_of_its_own_keeps_the_mask_and_the_pool_of_the_one_asked(
     run, monkeypatch
 ):
-    from programs.retrieve import Retrieve
+    from sextant.programs.retrieve import Retrieve
 
     honest, forward = run(*WRITING, "union:20", "--limit", 3, "--k", 50).json, Retrieve.forward
     monkeypatch.setattr(
@@ -372,7 +372,7 @@ def test_scoring_against_changed_data_is_refused(run, folder, capsys):
 
 
 def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
-    from tools.session import Session
+    from sextant.tools.session import Session
 
     def broken(self, text):
         raise ZeroDivisionError("oh no\x1b[31m")

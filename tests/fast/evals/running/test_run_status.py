@@ -9,11 +9,11 @@ from openai_server import Failure, OpenAIServer, fill
 from run_folders import run_in
 from waiting import wait_for
 
-from evals import run, run_sittings
-from evals.running import evaluate, run_status
-from evals.running.request import Request
-from tools.cli import run_command
-from tools.models.run_resources import CallStats
+from sextant.evals import run, run_sittings
+from sextant.evals.running import evaluate, run_status
+from sextant.evals.running.request import Request
+from sextant.tools.cli import run_command
+from sextant.tools.models.run_resources import CallStats
 
 
 def sittings(path):

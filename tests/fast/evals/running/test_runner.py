@@ -4,13 +4,13 @@ import pytest
 from run_folders import CONFIG
 from waiting import wait_for
 
-import environments
-from evals import run_folder
-from evals.running import runner
-from tools.errors import RunIncomplete
-from tools.models import language_model
-from tools.records import Submission, Trace
-from tools.retrievers.lexical.bm25 import BM25
+from sextant import environments
+from sextant.evals import run_folder
+from sextant.evals.running import runner
+from sextant.tools.errors import RunIncomplete
+from sextant.tools.models import language_model
+from sextant.tools.records import Submission, Trace
+from sextant.tools.retrievers.lexical.bm25 import BM25
 
 
 def test_a_folder_that_cannot_be_written_ends_a_run_after_the_queries_in_flight(tmp_path):

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from evals.build import human_review
-from evals.scoring.agreement import agree
+from sextant.evals.build import human_review
+from sextant.evals.scoring.agreement import agree
 
 
 def kappa_of(pairs):

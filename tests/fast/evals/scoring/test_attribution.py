@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import Judgements
-from evals.run_schemas import Fate
-from evals.running.runner import answer_query
-from evals.scoring.attribution import LossCounts, attribute, fate_at
-from evals.scoring.metrics import apply_metric, collapse_to_units, judge_ranking
-from tools.corpus import Corpus
-from tools.errors import LimitReached
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
+from sextant.environments.base import Judgements
+from sextant.evals.run_schemas import Fate
+from sextant.evals.running.runner import answer_query
+from sextant.evals.scoring.attribution import LossCounts, attribute, fate_at
+from sextant.evals.scoring.metrics import apply_metric, collapse_to_units, judge_ranking
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import LimitReached
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
 
 # Each document can be called by a word of its own, "w3" for d3; it is 40 characters long at least.
 CORPUS = Corpus(

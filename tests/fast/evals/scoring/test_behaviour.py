@@ -6,13 +6,13 @@ import pytest
 import run_folders
 from openai_server import given, ids
 
-from environments.base import Judgements
-from evals import behaviour as module
-from evals.scoring.attribution import attribute, attribution_json
-from evals.scoring.behaviour import compare_behaviour, figure_means
-from evals.scoring.scored_run import read_scored_run
-from evals.viewer.data import ViewerApi
-from tools.errors import UsageError
+from sextant.environments.base import Judgements
+from sextant.evals import behaviour as module
+from sextant.evals.scoring.attribution import attribute, attribution_json
+from sextant.evals.scoring.behaviour import compare_behaviour, figure_means
+from sextant.evals.scoring.scored_run import read_scored_run
+from sextant.evals.viewer.data import ViewerApi
+from sextant.tools.errors import UsageError
 
 USAGE = {
     "calls": 1,

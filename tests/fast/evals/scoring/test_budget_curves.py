@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import make, run_in
 
-from evals import curves as module
-from evals.reporting.comparison_tables import curves_csv
-from evals.reporting.plots import curves_svg
-from evals.scoring import scored_run
-from evals.scoring.anytime_ranking import AnytimeRanking
-from evals.scoring.budget_curves import AXES, curves, judge_positions, query_trajectory
-from evals.scoring.metrics import apply_metric, judge_units
-from tools.errors import DataError, UnknownName, UsageError
+from sextant.evals import curves as module
+from sextant.evals.reporting.comparison_tables import curves_csv
+from sextant.evals.reporting.plots import curves_svg
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.anytime_ranking import AnytimeRanking
+from sextant.evals.scoring.budget_curves import AXES, curves, judge_positions, query_trajectory
+from sextant.evals.scoring.metrics import apply_metric, judge_units
+from sextant.tools.errors import DataError, UnknownName, UsageError
 
 
 @pytest.fixture
 def command(command_of):
-    """`python -m evals.curves ARGUMENTS`, in this process."""
+    """`sextant curves ARGUMENTS`, in this process."""
     return command_of(module)
 
 
@@ -391,7 +391,7 @@ def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, com
     path = scripted("run", [FOUND])
     with pytest.raises(UnknownName, match=r"nDGC@10.*nDCG"):
         curves([path], "nDGC@10")
-    with pytest.raises(UsageError, match=r"evals\.score .* --qrels pooled"):
+    with pytest.raises(UsageError, match=r"sextant score .* --qrels pooled"):
         curves([path], "nDCG@10 [pooled]")
     for wrong in ("Win(3)", "Flip"):
         with pytest.raises(
@@ -403,7 +403,7 @@ def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, com
     nowhere = command(path, "--svg", path / "no folder/plot.svg")
     assert nowhere.code == 2 and nowhere.out == "" and "plot.svg cannot be written" in nowhere.err
     (path / "attribution.jsonl").unlink()  # as in a run that an earlier version scored
-    with pytest.raises(DataError, match=r"evals\.score"):
+    with pytest.raises(DataError, match=r"sextant score"):
         curves([path])
 
 

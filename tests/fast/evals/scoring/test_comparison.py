@@ -14,15 +14,15 @@ from markdown_it import MarkdownIt
 from run_folders import CONFIG, USAGE
 from scipy import stats as scipy_stats
 
-from evals import compare as module
-from evals.scoring.comparison import compare
-from tools.errors import DataError, RunIncomplete, UnknownName, UsageError
-from tools.result_table import ResultTable, render_terminal
+from sextant.evals import compare as module
+from sextant.evals.scoring.comparison import compare
+from sextant.tools.errors import DataError, RunIncomplete, UnknownName, UsageError
+from sextant.tools.result_table import ResultTable, render_terminal
 
 
 @pytest.fixture
 def command(command_of):
-    """`python -m evals.compare ARGUMENTS`, in this process."""
+    """`sextant compare ARGUMENTS`, in this process."""
     return command_of(module)
 
 
@@ -223,7 +223,7 @@ def test_only_queries_with_the_metric_in_both_runs_are_paired(made):
 def test_a_metric_that_a_run_lacks_is_computed_as_scoring_computes_it(
     run, command, command_of, tmp_path, monkeypatch
 ):
-    from evals import report, score
+    from sextant.evals import report, score
 
     task = ("--task", "multiconir/legal_document:complexity", "--limit", 5, "--json")
     paths = [
@@ -240,7 +240,7 @@ def test_a_metric_that_a_run_lacks_is_computed_as_scoring_computes_it(
         [scored[row["metric"]]["mean"] for row in found]
     )
     assert command(*paths, "--metric", "Flip").code == 2
-    monkeypatch.setattr("evals.scoring.comparison.load_environment", no_data)
+    monkeypatch.setattr("sextant.evals.scoring.comparison.load_environment", no_data)
     assert command(*paths, "--metric", "RR@3").code == 0  # the grades are in the folder
     refused = command(*paths, "--metric", "Judged@5")
     assert (
@@ -342,7 +342,7 @@ def test_a_run_without_scores_is_told_how_to_get_them(run, tmp_path, made):
     path = tmp_path / "runs/obliq-congress" / answered.rpartition("/")[2]
     (path / "scores.json").unlink()
     other = made("a", {"nDCG@10": [0.1]})
-    with pytest.raises(DataError, match=rf"python -m evals.score {path}"):
+    with pytest.raises(DataError, match=rf"sextant score {path}"):
         compare([other, path])
     outcomes = (path / "outcomes.jsonl").read_text().splitlines(keepends=True)
     (path / "outcomes.jsonl").write_text("".join(outcomes[:-2]))
@@ -419,7 +419,7 @@ def test_a_run_of_an_older_version_has_no_losses_and_is_compared_in_all_else(mad
     c = made("c", {"nDCG@10": [0.3, 0.2]}, {"program": "new"}, fates=fates)
     result = compare([a, b, c])
     assert len(result["comparisons"]) == 2 and [row["run"] for row in result["losses"]] == [str(c)]
-    assert any(f"python -m evals.score {b}" in note for note in result["notes"])
+    assert any(f"sextant score {b}" in note for note in result["notes"])
     assert len(compare([b, a, c])["comparisons"]) == 2 and compare([b, a, c])["losses"] == []
     (a / "attribution.jsonl").write_text("{\n")
     printed = command(a, c)

@@ -13,14 +13,14 @@ import pytest
 import pytrec_eval
 from foreign_runs import world
 
-import environments
-from environments.base import Comparison, Environment, Judgements
-from environments.ranking_metrics import RANKING, translate_metric
-from evals import compare as compare_command
-from evals import curves as curves_command
-from evals import report as report_command
-from evals import score as score_command
-from evals.scoring.metrics import (
+from sextant import environments
+from sextant.environments.base import Comparison, Environment, Judgements
+from sextant.environments.ranking_metrics import RANKING, translate_metric
+from sextant.evals import compare as compare_command
+from sextant.evals import curves as curves_command
+from sextant.evals import report as report_command
+from sextant.evals import score as score_command
+from sextant.evals.scoring.metrics import (
     Ranking,
     add_metrics,
     apply_metric,
@@ -30,12 +30,12 @@ from evals.scoring.metrics import (
     judge_ranking,
     judge_units,
 )
-from evals.scoring.score_run import trec_lines
-from evals.serving.episode import RewardSettings
-from optimizers.trainset.objective import make_objective
-from tools.corpus import Corpus
-from tools.errors import OwnCodeFailed, UnknownName, UsageError
-from tools.records import Document, Query
+from sextant.evals.scoring.score_run import trec_lines
+from sextant.evals.serving.episode import RewardSettings
+from sextant.optimizers.trainset.objective import make_objective
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import OwnCodeFailed, UnknownName, UsageError
+from sextant.tools.records import Document, Query
 
 # Every metric of a ranking that ir_measures has, at depths that no table of ours has; P and R it has with a depth only.
 KNOWN = {

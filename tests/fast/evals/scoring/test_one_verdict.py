@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-import evals
-from evals import study
-from evals.scoring.comparison import compare
-from evals.scoring.scored_run import read_scored_run
-from evals.viewer.comparisons import compare_runs
+from sextant import evals
+from sextant.evals import study
+from sextant.evals.scoring.comparison import compare
+from sextant.evals.scoring.scored_run import read_scored_run
+from sextant.evals.viewer.comparisons import compare_runs
 
 SYSTEMS = (
     {"program": "retrieve"},

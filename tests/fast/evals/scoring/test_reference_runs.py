@@ -7,9 +7,9 @@ import pytest
 from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
-from evals.scoring import reference_runs, scored_run
-from evals.scoring.reference_runs import read_reference_bounds, references_per_program
-from evals.scoring.statistics import share_closed
+from sextant.evals.scoring import reference_runs, scored_run
+from sextant.evals.scoring.reference_runs import read_reference_bounds, references_per_program
+from sextant.evals.scoring.statistics import share_closed
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_where_less_is_better_the_best_retriever_has_least_and_a_ceiling_is_belo
 def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_told(
     runs, tmp_path, command_of
 ):
-    from evals import report
+    from sextant.evals import report
 
     (
         runs("own", [0.2, 0.4]),

@@ -5,8 +5,8 @@ import json
 import pytest
 from run_folders import CONFIG
 
-from evals.scoring.score_run import count_test_uses, record_test_use
-from tools.files import sextant_home
+from sextant.evals.scoring.score_run import count_test_uses, record_test_use
+from sextant.tools.files import sextant_home
 
 
 @pytest.fixture

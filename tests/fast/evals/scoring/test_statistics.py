@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from evals.scoring.statistics import (
+from sextant.evals.scoring.statistics import (
     detectable_difference,
     estimate_difference,
     estimate_mean,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evals.scoring.statistics import run_tests, subtract_columns
-from evals.scoring.system_ranking import rank_systems
+from sextant.evals.scoring.statistics import run_tests, subtract_columns
+from sextant.evals.scoring.system_ranking import rank_systems
 
 QUERIES = [f"q{number}" for number in range(20)]
 

@@ -1,9 +1,9 @@
 import pytest
 from scipy.spatial.distance import braycurtis
 
-import environments
-from evals.papers.dataset_statistics import word_shares
-from evals.scoring.text_similarity import jaccard, weighted_jaccard
+from sextant import environments
+from sextant.evals.papers.dataset_statistics import word_shares
+from sextant.evals.scoring.text_similarity import jaccard, weighted_jaccard
 
 
 def test_weighted_jaccard_is_what_scipys_distance_of_bray_and_curtis_says():

@@ -16,10 +16,10 @@ pytest.importorskip("mcp")
 import anyio
 from starlette.applications import Starlette
 
-from evals.serving import mcp
-from evals.serving.episode import TOOLS
-from evals.serving.messages import NoMessage, read_message
-from evals.serving.openenv_frames import PATH, TYPES, FrameReader
+from sextant.evals.serving import mcp
+from sextant.evals.serving.episode import TOOLS
+from sextant.evals.serving.messages import NoMessage, read_message
+from sextant.evals.serving.openenv_frames import PATH, TYPES, FrameReader
 
 EXAMPLES = 60
 METHODS = [
@@ -158,7 +158,7 @@ def test_a_line_that_is_no_utf_8_is_refused_and_not_searched_for(tmp_path):
     wrong = '{"jsonrpc": "2.0", "id": 2, "method": "München"}'.encode("latin-1")
     door = ["--task", "congress", "--split", "dev", "--mcp", "stdio"]
     done = subprocess.run(
-        [sys.executable, "-m", "evals.serve", *door, "--runs", tmp_path],
+        [sys.executable, "-m", "sextant.evals.serve", *door, "--runs", tmp_path],
         input=json.dumps(hello).encode() + b"\n" + wrong + b"\n",
         capture_output=True,
         check=False,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from evals.serving.rl_training import Turns, open_training
-from tools.models.arguments import list_unknown
+from sextant.evals.serving.rl_training import Turns, open_training
+from sextant.tools.models.arguments import list_unknown
 
 WORDS = "a shop in the night"
 

@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 
-from evals.serving import connections
-from evals.serving.client_config import ServerAddress
-from evals.serving.web_auth import AuthMiddleware, WebServer
+from sextant.evals.serving import connections
+from sextant.evals.serving.client_config import ServerAddress
+from sextant.evals.serving.web_auth import AuthMiddleware, WebServer
 
 START = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HALVES = {

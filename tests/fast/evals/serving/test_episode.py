@@ -6,13 +6,13 @@ import random
 import pytest
 from random_episodes import play
 
-from evals.run_folder import RunFolder
-from evals.running.request import Request
-from evals.scoring.metrics import compute_metrics, ranking_of
-from evals.serving.episode import POTENTIALS
-from evals.serving.episode_server import serve_episodes
-from evals.serving.rl_training import open_training
-from tools.errors import RunIncomplete, UsageError
+from sextant.evals.run_folder import RunFolder
+from sextant.evals.running.request import Request
+from sextant.evals.scoring.metrics import compute_metrics, ranking_of
+from sextant.evals.serving.episode import POTENTIALS
+from sextant.evals.serving.episode_server import serve_episodes
+from sextant.evals.serving.rl_training import open_training
+from sextant.tools.errors import RunIncomplete, UsageError
 
 
 def mini(**fields):
@@ -114,7 +114,7 @@ def test_gymnasium_takes_our_environments_alone_and_several_at_a_time():
     from gymnasium.utils.env_checker import check_env
 
     name, fields = (
-        "evals.serving.gym:sextant/congress-v0",
+        "sextant.evals.serving.gym:sextant/congress-v0",
         {"data": "mini", "shaping": "surfaced", "max_turns": 2},
     )
     environment = gymnasium.make(name, **fields)

@@ -7,14 +7,14 @@ import threading
 import pytest
 from watched_locks import LockOrder
 
-from evals.running.request import Request
-from evals.serving import episode as episodes
-from evals.serving.episode_server import NoQueryAvailable, serve_episodes
-from tools.errors import RunIncomplete, SessionRefusal
+from sextant.evals.running.request import Request
+from sextant.evals.serving import episode as episodes
+from sextant.evals.serving.episode_server import NoQueryAvailable, serve_episodes
+from sextant.tools.errors import RunIncomplete, SessionRefusal
 
 pytest.importorskip("mcp")
 
-from evals.serving.mcp import McpSessions
+from sextant.evals.serving.mcp import McpSessions
 
 QUERIES = 8
 

@@ -10,9 +10,9 @@ from waiting import wait_for
 
 pytest.importorskip("fastapi")
 
-from evals.serving import rest, search_queue
-from tools.records import Hit
-from tools.retrievers.base import Retriever
+from sextant.evals.serving import rest, search_queue
+from sextant.tools.records import Hit
+from sextant.tools.retrievers.base import Retriever
 
 LONG = "in a long batch"
 DOORS = [("POST", "/retrieve", {"queries": ["a"]}), ("GET", "/v1/congress/search?query=a", None)]

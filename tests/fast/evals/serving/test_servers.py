@@ -15,10 +15,10 @@ pytest.importorskip("mcp")
 
 from starlette.applications import Starlette
 
-from evals import serve
-from evals.serving import mcp, rest, web_auth
-from evals.serving.episode import TOOLS
-from evals.serving.messages import NoMessage, read_message
+from sextant.evals import serve
+from sextant.evals.serving import mcp, rest, web_auth
+from sextant.evals.serving.episode import TOOLS
+from sextant.evals.serving.messages import NoMessage, read_message
 
 HELLO = {
     "protocolVersion": "2025-06-18",
@@ -234,7 +234,7 @@ def test_what_to_paste_into_an_agent_is_printed_with_what_its_door_lacks_here(
     command_of, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "mcp", None)  # as where the extra is not installed
-    for module in ("mcp.server", "evals.serving.mcp"):
+    for module in ("mcp.server", "sextant.evals.serving.mcp"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     done = command_of(serve)(
         "--task", "congress", "--split", "dev", "--mcp", "stdio", "--print-config"

@@ -11,10 +11,10 @@ pytest.importorskip("fastapi")
 
 import anyio
 
-from evals.serving import rest
-from evals.serving.session_calls import MOST_CALLS, RETRY_AFTER, SessionCalls, TooManyCalls
-from tools.records import Hit
-from tools.retrievers.base import Retriever
+from sextant.evals.serving import rest
+from sextant.evals.serving.session_calls import MOST_CALLS, RETRY_AFTER, SessionCalls, TooManyCalls
+from sextant.tools.records import Hit
+from sextant.tools.retrievers.base import Retriever
 
 SLOW = "a search that takes long"
 

@@ -17,15 +17,15 @@ from mcp_agents import come_in
 from starlette.applications import Starlette
 from waiting import wait_for
 
-from evals import serve
-from evals.running.request import Request
-from evals.serving import episode_server as hosts
-from evals.serving import mcp, rest
-from evals.serving.episode import RewardSettings
-from evals.serving.episode_server import NoQueryAvailable
-from evals.serving.rl_training import open_training
-from tools.errors import SessionRefusal, UsageError
-from tools.records import Usage, usage_json
+from sextant.evals import serve
+from sextant.evals.running.request import Request
+from sextant.evals.serving import episode_server as hosts
+from sextant.evals.serving import mcp, rest
+from sextant.evals.serving.episode import RewardSettings
+from sextant.evals.serving.episode_server import NoQueryAvailable
+from sextant.evals.serving.rl_training import open_training
+from sextant.tools.errors import SessionRefusal, UsageError
+from sextant.tools.records import Usage, usage_json
 
 REPORT = {"calls": 1, "tokens_in": 900, "tokens_out": 40, "usd": 0.002}
 
@@ -266,7 +266,7 @@ def test_an_option_that_says_what_a_reward_is_needs_rewards(command_of, words):
 def test_an_own_program_cannot_hand_in_a_usage_below_0(run, tmp_path):
     (tmp_path / "refunds.py").write_text(
         "from dataclasses import replace\n"
-        "from tools.records import Usage\n"
+        "from sextant.tools.records import Usage\n"
         "class Refunds:\n"
         "    def __init__(self, toolbox, depth):\n"
         "        self.toolbox = toolbox\n"

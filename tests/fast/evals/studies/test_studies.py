@@ -11,14 +11,14 @@ import pytest
 from openai_server import Failure
 from run_folders import run_in
 
-import environments
-from evals import compare as comparing
-from evals import study as module
-from evals.scoring.random_and_ideal import bound
-from evals.studies import results as studies
-from evals.studies import run_cells as work
-from evals.studies import significance, study_file
-from tools.errors import UsageError
+from sextant import environments
+from sextant.evals import compare as comparing
+from sextant.evals import study as module
+from sextant.evals.scoring.random_and_ideal import bound
+from sextant.evals.studies import results as studies
+from sextant.evals.studies import run_cells as work
+from sextant.evals.studies import significance, study_file
+from sextant.tools.errors import UsageError
 
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs/guide/study.md").read_text(encoding="utf-8")
@@ -301,8 +301,8 @@ def test_a_retriever_of_ones_own_that_cannot_be_built_is_a_fault_and_not_unfit(
     own = write(
         tmp_path / f"raises_{error}.py",
         f"""
-from tools.errors import UsageError
-from tools.retrievers.base import Retriever
+from sextant.tools.errors import UsageError
+from sextant.tools.retrievers.base import Retriever
 
 
 class Mine(Retriever):

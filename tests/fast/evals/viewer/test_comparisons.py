@@ -5,11 +5,11 @@ import json
 import pytest
 from run_folders import make, run_in
 
-from evals.scoring.comparison import compare, compare_pairs
-from evals.scoring.statistics import holm, sign_flip
-from evals.viewer.comparisons import letter
-from evals.viewer.data import ViewerApi
-from tools.errors import UsageError
+from sextant.evals.scoring.comparison import compare, compare_pairs
+from sextant.evals.scoring.statistics import holm, sign_flip
+from sextant.evals.viewer.comparisons import letter
+from sextant.evals.viewer.data import ViewerApi
+from sextant.tools.errors import UsageError
 
 A = [0.1, 0.2, 0.3, 0.1, 0.0, 0.2, 0.1, 0.0, 0.3, 0.1]
 B = [0.5, 0.6, 0.7, 0.5, 0.4, 0.6, 0.5, 0.4, 0.7, 0.5]

@@ -6,10 +6,10 @@ import pytest
 from openai_server import OpenAIServer, fill
 from run_folders import run_in
 
-from evals.running.replay import replay
-from evals.viewer.data import ViewerApi
-from evals.viewer.hops import describe_hops, describe_timeline
-from tools.models.storage.request_store import CallTime
+from sextant.evals.running.replay import replay
+from sextant.evals.viewer.data import ViewerApi
+from sextant.evals.viewer.hops import describe_hops, describe_timeline
+from sextant.tools.models.storage.request_store import CallTime
 
 
 def step(tool, doc_ids=(), hop=1, **more):
@@ -59,7 +59,7 @@ def test_hops_that_come_again_are_parts_of_their_own():
 )
 def test_calls_stand_in_their_step(monkeypatch, tmp_path, calls, starts):
     times = {call.key: call for call in calls}
-    monkeypatch.setattr("evals.viewer.hops.read_call_times", lambda path, keys: times)
+    monkeypatch.setattr("sextant.evals.viewer.hops.read_call_times", lambda path, keys: times)
     steps = [step("search", started=2.0, seconds=1.6, calls=["a", "b"], usage=usage(7))]
     found = describe_timeline(steps, tmp_path)
     [one] = found["steps"]

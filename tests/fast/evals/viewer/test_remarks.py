@@ -9,8 +9,8 @@ import pytest
 from run_folders import run_in
 from viewer_server import served
 
-from evals.viewer.data import NotFound, ViewerApi
-from tools.errors import UsageError
+from sextant.evals.viewer.data import NotFound, ViewerApi
+from sextant.tools.errors import UsageError
 
 
 @pytest.fixture(scope="module")

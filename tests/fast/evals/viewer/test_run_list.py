@@ -4,7 +4,7 @@ import json
 
 from run_folders import make, retrieve
 
-from evals.viewer.data import ViewerApi
+from sextant.evals.viewer.data import ViewerApi
 
 
 def test_runs_of_a_program_are_told_apart_by_the_retriever_and_the_model_in_which_they_differ(

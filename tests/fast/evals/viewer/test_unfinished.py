@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from run_folders import run_in
 
-from evals import view
-from evals.running import run_status
-from evals.scoring import scored_run
-from evals.viewer.data import ViewerApi
-from tools.errors import DataError, RunIncomplete
+from sextant.evals import view
+from sextant.evals.running import run_status
+from sextant.evals.scoring import scored_run
+from sextant.evals.viewer.data import ViewerApi
+from sextant.tools.errors import DataError, RunIncomplete
 
 
 @pytest.fixture(scope="module")

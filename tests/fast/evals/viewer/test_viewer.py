@@ -24,19 +24,19 @@ from run_folders import run_in, unsealed
 from viewer_server import served
 from waiting import wait_for
 
-from environments import load
-from environments.ranking_metrics import PAIRWISE
-from evals import view
-from evals.scoring import scored_run
-from evals.scoring.attribution import fate_at
-from evals.scoring.metrics import is_lower_better
-from evals.viewer import data as viewer_data
-from evals.viewer import loaded_run
-from evals.viewer import server as page_server
-from evals.viewer.data import ViewerApi
-from evals.viewer.panels import PANELS, load_panels
-from tools.cli import run_command
-from tools.errors import DataError, UsageError
+from sextant.environments import load
+from sextant.environments.ranking_metrics import PAIRWISE
+from sextant.evals import view
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.attribution import fate_at
+from sextant.evals.scoring.metrics import is_lower_better
+from sextant.evals.viewer import data as viewer_data
+from sextant.evals.viewer import loaded_run
+from sextant.evals.viewer import server as page_server
+from sextant.evals.viewer.data import ViewerApi
+from sextant.evals.viewer.panels import PANELS, load_panels
+from sextant.tools.cli import run_command
+from sextant.tools.errors import DataError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def multihop(runs):
 
 @pytest.fixture
 def command(command_of):
-    """`python -m evals.view ARGUMENTS`, in this process."""
+    """`sextant view ARGUMENTS`, in this process."""
     return command_of(view)
 
 
@@ -240,7 +240,7 @@ def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs
     (multihop / "scores.json").write_text(json.dumps(scores))
     answers, run_id = ViewerApi([runs], exported=True), str(multihop.relative_to(runs))
     run = answer(answers, f"run/{run_id}.json")
-    assert run["fates"] is None and f"python -m evals.score {multihop}" in run["why_no_fates"]
+    assert run["fates"] is None and f"sextant score {multihop}" in run["why_no_fates"]
     query = answer(answers, address(run_id, run["query_ids"][0]))
     assert query["relevant"] == [] and query["steps"] and query["text"]  # the corpus has the text
     assert (
@@ -319,7 +319,7 @@ def test_who_has_not_the_secret_is_refused_and_who_has_may_come_by_any_name(runs
                 status, _, body = asked(server, path, start=start)
                 assert (
                     status == 403
-                    and b"evals.view printed" in body
+                    and b"sextant view printed" in body
                     and server.root.encode() not in body
                 )
 
@@ -442,7 +442,15 @@ def test_runs_named_one_by_one_open_at_their_comparison_in_that_order(runs):
 @contextmanager
 def started(*arguments):
     """(the command as a process, its address)."""
-    words = [sys.executable, "-m", "evals.view", *map(str, arguments), "--no-open", "--port", "0"]
+    words = [
+        sys.executable,
+        "-m",
+        "sextant.evals.view",
+        *map(str, arguments),
+        "--no-open",
+        "--port",
+        "0",
+    ]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process, process.stdout.readline().strip()
@@ -589,7 +597,7 @@ def test_nothing_of_the_environment_or_of_this_machine_is_exported(
     ]
     rows[0] |= {"error": f"AuthError: the key {secret} is not known", "ranking": [], "scores": []}
     (place / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    from evals import score
+    from sextant.evals import score
 
     assert run_command(score.parser(), score.command, [str(place)]) == 7
     assert command(place, "--export", tmp_path / "page.html")[0] == 0

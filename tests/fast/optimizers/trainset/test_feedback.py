@@ -5,13 +5,13 @@ import re
 import pytest
 from foreign_runs import world
 
-from environments.base import Comparison, Environment, Judgements
-from evals.scoring.metrics import Ranking
-from optimizers.trainset.feedback import QUOTE, TOPICS, choose_parts, feedback
-from tools.corpus import Corpus
-from tools.records import Document, Query, Usage
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Limits, Toolbox
+from sextant.environments.base import Comparison, Environment, Judgements
+from sextant.evals.scoring.metrics import Ranking
+from sextant.optimizers.trainset.feedback import QUOTE, TOPICS, choose_parts, feedback
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document, Query, Usage
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "Why is octopus blood blue?")
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-import environments
-from environments.base import Comparison, Environment, Judgements
-from evals.scoring.metrics import Ranking
-from optimizers.trainset.objective import Objective, make_objective
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.records import Document, Query, Usage
+from sextant import environments
+from sextant.environments.base import Comparison, Environment, Judgements
+from sextant.evals.scoring.metrics import Ranking
+from sextant.optimizers.trainset.objective import Objective, make_objective
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError
+from sextant.tools.records import Document, Query, Usage
 
 FREE = Usage()
 

@@ -3,10 +3,10 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from environments import load
-from optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
-from optimizers.trainset.splits import split_dev
-from tools.text import tokens
+from sextant.environments import load
+from sextant.optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
+from sextant.optimizers.trainset.splits import split_dev
+from sextant.tools.text import tokens
 
 SECRET = (
     "the clerk read the names of nineteen ferries aloud and nobody in the room could say "
@@ -117,7 +117,7 @@ def test_a_demo_of_train_is_told_from_text_of_test():
 def test_the_instructions_of_the_programs_quote_no_miniature():
     import dspy
 
-    from programs import decompose, multihop, query_rewriting
+    from sextant.programs import decompose, multihop, query_rewriting
 
     signatures = {
         name: signature.instructions

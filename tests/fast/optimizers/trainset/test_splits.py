@@ -12,13 +12,13 @@ import types
 import pytest
 from conftest import lines
 
-from environments import load
-from environments.base import DevSplit
-from evals.scoring.text_similarity import FEW, RUN, compare, similarities
-from optimizers.trainset.splits import NEAR, split_dev
-from tools.corpus import Corpus
-from tools.errors import UnknownName, UsageError
-from tools.text import content_words
+from sextant.environments import load
+from sextant.environments.base import DevSplit
+from sextant.evals.scoring.text_similarity import FEW, RUN, compare, similarities
+from sextant.optimizers.trainset.splits import NEAR, split_dev
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.text import content_words
 
 # At least one task of each suite, with pools, MaxP, comparisons, twins, merged texts and exclusions among them.
 TASKS = "congress wildchat writing set_ops legal_qa:document relic arguana:corpus books:complexity people:format"

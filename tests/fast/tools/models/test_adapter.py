@@ -17,15 +17,15 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.running.request import SYSTEMS
-from evals.running.resolve import try_construct
-from programs.search_tools import make_tools
-from tools.models import call_context, language_model
-from tools.models.adapter import Adapter
-from tools.models.answer_checks import InvalidAnswer
-from tools.models.call_context import PredictorCall
-from tools.models.passages import Passage
-from tools.plugins import load_object
+from sextant.evals.running.request import SYSTEMS
+from sextant.evals.running.resolve import try_construct
+from sextant.programs.search_tools import make_tools
+from sextant.tools.models import call_context, language_model
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.call_context import PredictorCall
+from sextant.tools.models.passages import Passage
+from sextant.tools.plugins import load_object
 
 
 class Colour(enum.Enum):
@@ -148,8 +148,8 @@ before = snapshot()
 level = logging.getLogger("dspy.clients.lm").level
 adapter = dspy.settings.adapter
 
-from tools.models import call_context, language_model
-from tools.models.adapter import Adapter
+from sextant.tools.models import call_context, language_model
+from sextant.tools.models.adapter import Adapter
 
 with dspy.context(lm=dspy.utils.DummyLM([{"ids": "[1]"}]), adapter=Adapter()):
     assert dspy.Predict("question -> ids: list[int]")(question="?").ids == [1]

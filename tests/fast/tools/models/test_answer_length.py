@@ -4,16 +4,16 @@ asked again."""
 import dspy
 import pytest
 
-from programs.multihop import HopReader
-from programs.query_rewriting import QueryToDoc
-from tools.models import language_model
-from tools.models.answer_length import max_answer_tokens, predict
-from tools.models.model_spec import ModelSettings
-from tools.models.passages import Passage
-from tools.models.prompting import ask
-from tools.models.run_resources import RunResources
-from tools.records import Query
-from tools.session import Toolbox
+from sextant.programs.multihop import HopReader
+from sextant.programs.query_rewriting import QueryToDoc
+from sextant.tools.models import language_model
+from sextant.tools.models.answer_length import max_answer_tokens, predict
+from sextant.tools.models.model_spec import ModelSettings
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import ask
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import Query
+from sextant.tools.session import Toolbox
 
 LIMIT = 50 + 2 * 16  # tokens of `_summarise`, with the marker of its field and of the end
 CUT_IN_THOUGHTS = {"raw": "<think>Well, let me see", "finish": "length"}
@@ -80,7 +80,7 @@ def test_crumbs_rewriters_may_write_as_much_as_in_the_paper(documents_of_a_task)
 
 @pytest.fixture
 def documents_of_a_task(corpus):
-    from tools.retrievers.base import NullRetriever  # its package loads slowly
+    from sextant.tools.retrievers.base import NullRetriever  # its package loads slowly
 
     return Toolbox(corpus, NullRetriever())
 

@@ -12,23 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import Failure, _reply, prompts
 
-from evals.running.request import SYSTEMS
-from evals.running.resolve import try_construct
-from programs.passage_reading import RankWithReasons
-from programs.pointwise import ThinkThenScore
-from tools.models import language_model
-from tools.models.adapter import Adapter, _system_message
-from tools.models.answer_checks import (
+from sextant.evals.running.request import SYSTEMS
+from sextant.evals.running.resolve import try_construct
+from sextant.programs.passage_reading import RankWithReasons
+from sextant.programs.pointwise import ThinkThenScore
+from sextant.tools.models import language_model
+from sextant.tools.models.adapter import Adapter, _system_message
+from sextant.tools.models.answer_checks import (
     require_known_ids,
     require_known_row_ids,
     schema_constraints,
     state_most_items,
 )
-from tools.models.answer_parsing import JSON_FORM, MARKER_FORM
-from tools.models.answer_schema import bound_schema, inline_schema, make_schema
-from tools.models.model_spec import ServerInfo
-from tools.models.server_detection import KINDS
-from tools.plugins import load_object
+from sextant.tools.models.answer_parsing import JSON_FORM, MARKER_FORM
+from sextant.tools.models.answer_schema import bound_schema, inline_schema, make_schema
+from sextant.tools.models.model_spec import ServerInfo
+from sextant.tools.models.server_detection import KINDS
+from sextant.tools.plugins import load_object
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3", "--json")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from openai_server import Failure
 
-from evals import run_folder
-from tools.errors import BudgetReached, UsageError
-from tools.models import prices
-from tools.models.budget import NOTHING, Budget, CallReservation
-from tools.models.retry_policy import RetryPolicy
-from tools.records import Usage
+from sextant.evals import run_folder
+from sextant.tools.errors import BudgetReached, UsageError
+from sextant.tools.models import prices
+from sextant.tools.models.budget import NOTHING, Budget, CallReservation
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.records import Usage
 
 CENT = 0.01
 # 12 queries, some 5 cents of gpt-4.1-mini in all.
@@ -300,7 +300,7 @@ def test_a_provider_that_reports_no_usage_ends_a_run_with_a_budget_of_tokens_or_
 
 
 def test_failed_requests_count_in_a_budget_of_calls(run, server, monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.001))
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", RetryPolicy(first=0.001))
     answer, numbers = server.answer, iter(range(10_000))
 
     def every_other(prompt):
@@ -338,25 +338,25 @@ def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run,
     ("module", "words"),
     [
         (
-            "evals.run",
+            "sextant.evals.run",
             "--program retrieve --task congress --retriever lens(bm25,attribute=stance,query=true,model=LM)",
         ),
-        ("evals.judge", "--task congress --runs RUN --lm LM"),
-        ("evals.behaviour", "RUN --name-failures 2 --lm LM"),
-        ("evals.build.__main__", "run BUILD --lm LM"),
-        ("evals.build.__main__", "run BUILD --lm offline --lm judge=LM"),
+        ("sextant.evals.judge", "--task congress --runs RUN --lm LM"),
+        ("sextant.evals.behaviour", "RUN --name-failures 2 --lm LM"),
+        ("sextant.evals.build.__main__", "run BUILD --lm LM"),
+        ("sextant.evals.build.__main__", "run BUILD --lm offline --lm judge=LM"),
         (
-            "evals.build.__main__",
+            "sextant.evals.build.__main__",
             "contamination --task congress --retriever bm25 --lm PRICED --judge LM",
         ),
-        ("evals.build.__main__", "check congress --lm PRICED --judge LM"),
-        ("evals.reproduce", "obliq/table4 --limit 1 --retriever bm25 --lm LM"),
+        ("sextant.evals.build.__main__", "check congress --lm PRICED --judge LM"),
+        ("sextant.evals.reproduce", "obliq/table4 --limit 1 --retriever bm25 --lm LM"),
         (
-            "optimizers.compile",
+            "sextant.optimizers.compile",
             "--program rewrite --task congress --optimizer copro --lm PRICED --prompt-lm LM",
         ),
         (
-            "optimizers.compile",
+            "sextant.optimizers.compile",
             "--program retrieve --task congress --optimizer tune --range retriever=bm25|api:LM",
         ),
     ],

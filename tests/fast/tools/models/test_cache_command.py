@@ -1,4 +1,4 @@
-"""`python -m programs.lm cache`: what was paid for, seen, taken along and cleared away."""
+"""`sextant cache`: what was paid for, seen, taken along and cleared away."""
 
 import json
 import sqlite3
@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from conftest import on_congress
 
-from programs import lm
-from tools.models.storage.ledger import open_ledger
-from tools.models.storage.request_store import split_and_compress
-from tools.models.storage.response_cache import NAME, ModelResponse
-from tools.records import Usage
+from sextant.evals import cache as cache_command
+from sextant.tools.models.storage.ledger import open_ledger
+from sextant.tools.models.storage.request_store import split_and_compress
+from sextant.tools.models.storage.response_cache import NAME, ModelResponse
+from sextant.tools.records import Usage
 
 TASK = on_congress("rewrite", 3)
 
 
 @pytest.fixture
 def cache(command_of, tmp_path):
-    command = command_of(lm)
-    return lambda kind, *words: command("cache", kind, *words, "--runs", tmp_path / "runs")
+    command = command_of(cache_command)
+    return lambda kind, *words: command(kind, *words, "--runs", tmp_path / "runs")
 
 
 @pytest.fixture

@@ -8,23 +8,23 @@ import dspy
 import pytest
 from conftest import on_congress
 
-from agents import AGENTS
-from agents.verifier import Verifier
-from evals.running.request import find_retrievers, parse_parameters
-from evals.scoring.comparison import compare
-from programs import PROGRAMS
-from programs.multihop import MultiHop
-from programs.passage_reading import with_search_history
-from tools.corpus import Corpus
-from tools.models import context_window, language_model, offline_engine
-from tools.models.adapter import Adapter
-from tools.models.language_model import LanguageModel
-from tools.models.passages import passage_batches, show_passages
-from tools.models.run_resources import RunResources
-from tools.plugins import load_object
-from tools.records import Document, Query
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.agents import AGENTS
+from sextant.agents.verifier import Verifier
+from sextant.evals.running.request import find_retrievers, parse_parameters
+from sextant.evals.scoring.comparison import compare
+from sextant.programs import PROGRAMS
+from sextant.programs.multihop import MultiHop
+from sextant.programs.passage_reading import with_search_history
+from sextant.tools.corpus import Corpus
+from sextant.tools.models import context_window, language_model, offline_engine
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.passages import passage_batches, show_passages
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.plugins import load_object
+from sextant.tools.records import Document, Query
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 QUERY = Query("q1", "ferries in fog")
 
@@ -197,7 +197,7 @@ def test_a_run_says_how_many_prompts_were_shortened(run):
 def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_has_the_run(
     run, tmp_path
 ):
-    from evals.report import command, parser
+    from sextant.evals.report import command, parser
 
     arguments = on_congress("multihop", 2)
     whole, cut = run(*arguments), run(*arguments, "-P", "read_chars=600")

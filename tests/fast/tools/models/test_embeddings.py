@@ -3,20 +3,20 @@
 import pytest
 from openai_server import Failure, annotate, bag_of_words
 
-from tools.errors import BudgetReached
-from tools.models.budget import Budget
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.records import Usage
-from tools.retrievers.base import Search
-from tools.retrievers.neural.api_embeddings import ApiEmbedder
+from sextant.tools.errors import BudgetReached
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import Usage
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.neural.api_embeddings import ApiEmbedder
 
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--split", "dev")
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_requests_that_fail_are_booked_as_such(run, server):
 
 
 def test_a_budget_of_calls_stops_an_index_which_then_goes_on(run, server, monkeypatch):
-    monkeypatch.setattr("tools.retrievers.neural.api_embeddings._MOST_TEXTS_ELSEWHERE", 8)
+    monkeypatch.setattr("sextant.tools.retrievers.neural.api_embeddings._MOST_TEXTS_ELSEWHERE", 8)
     ask = (*RETRIEVE, "--retriever", f"api:{server.spec}", "--json")
     stopped = run(*ask, "--budget-calls", "4")
     assert stopped.code == 8 and len(server.requests) == 4
@@ -140,8 +140,8 @@ def test_what_an_interrupted_index_has_cost_counts_once(server, place):
 @pytest.fixture
 def compile_booked(command_of, tmp_path):
     """Compile for writing with these words: the exit code, and what the books have been sent."""
-    from optimizers import compile as module
-    from programs import lm
+    from sextant.optimizers import compile as module
+    from sextant.programs import lm
 
     def compiled(*words):
         runs = ("--runs", tmp_path / "runs")

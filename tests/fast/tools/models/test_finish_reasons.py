@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tools.models.finish_reasons import read_finish_reason
-from tools.models.transport.openai_client import read_completion
+from sextant.tools.models.finish_reasons import read_finish_reason
+from sextant.tools.models.transport.openai_client import read_completion
 
 WORDS = [
     ("length", ["length", "LENGTH", "max_tokens", "MAX_TOKENS", "max-tokens", "model_length"]),

@@ -6,15 +6,15 @@ import dspy
 import pytest
 from openai_server import Failure, sensible
 
-from programs.query_rewriting import Rewrite, RewriteDescription
-from tools.errors import UsageError
-from tools.models import language_model
-from tools.models import model_spec as spec
-from tools.models.language_model import LanguageModel
-from tools.models.prices import price
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.session import current
+from sextant.programs.query_rewriting import Rewrite, RewriteDescription
+from sextant.tools.errors import UsageError
+from sextant.tools.models import language_model
+from sextant.tools.models import model_spec as spec
+from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.prices import price
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
 
@@ -22,7 +22,8 @@ TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
     monkeypatch.setattr(
-        "tools.models.run_resources.PATIENCE", RetryPolicy(first=0.01, before=0.3, after=0.3)
+        "sextant.tools.models.run_resources.PATIENCE",
+        RetryPolicy(first=0.01, before=0.3, after=0.3),
     )
 
 

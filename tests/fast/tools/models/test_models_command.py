@@ -5,11 +5,11 @@ import shlex
 import pytest
 from bad_server import always, fine, told
 
-from tools.errors import UsageError
-from tools.models import __main__ as models
-from tools.models import model_check
-from tools.models.model_spec import parse
-from tools.models.speed import Speed
+from sextant.tools.errors import UsageError
+from sextant.tools.models import __main__ as models
+from sextant.tools.models import model_check
+from sextant.tools.models.model_spec import parse
+from sextant.tools.models.speed import Speed
 
 
 @pytest.fixture

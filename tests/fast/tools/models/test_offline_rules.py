@@ -1,7 +1,7 @@
 """The rules of the engine without a model. Left out: what programs make of their answers."""
 
-from tools.models.offline_rules import list_criteria
-from tools.text import TermStatistics
+from sextant.tools.models.offline_rules import list_criteria
+from sextant.tools.text import TermStatistics
 
 STATISTICS = TermStatistics(10, 8.0, {"ferry": 2, "fog": 3, "harbour": 4})
 

@@ -7,22 +7,22 @@ import dspy
 import pytest
 from conftest import on_congress
 
-from evals import run_folder
-from programs.multihop import ReadPassages
-from tools.models import context_window, language_model
-from tools.models.answer_checks import (
+from sextant.evals import run_folder
+from sextant.programs.multihop import ReadPassages
+from sextant.tools.models import context_window, language_model
+from sextant.tools.models.answer_checks import (
     InvalidAnswer,
     UnusableAnswer,
     filled,
     require_in_range,
     require_known_ids,
 )
-from tools.models.model_spec import DEFAULTS, ModelSettings
-from tools.models.passages import Passage
-from tools.models.prompting import ask
-from tools.records import Query, Usage
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.tools.models.model_spec import DEFAULTS, ModelSettings
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import ask
+from sextant.tools.records import Query, Usage
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 SHOWN = ["d1", "d2"]
 SHORTEST_ANSWER = 64  # tokens that a prompt leaves at least

@@ -6,20 +6,20 @@ import dspy
 import pydantic
 import pytest
 
-from tools.models import call_context
-from tools.models.adapter import Adapter
-from tools.models.answer_checks import (
+from sextant.tools.models import call_context
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answer_checks import (
     filled,
     require_in_range,
     require_known_ids,
     require_known_row_ids,
     state_most_items,
 )
-from tools.models.answer_faults import copies_prompt, ends_inside_list
-from tools.models.call_context import CallContext, LastAnswer, PredictorCall
-from tools.models.passages import Passage
-from tools.models.salvage import salvage
-from tools.models.values import Ids
+from sextant.tools.models.answer_faults import copies_prompt, ends_inside_list
+from sextant.tools.models.call_context import CallContext, LastAnswer, PredictorCall
+from sextant.tools.models.passages import Passage
+from sextant.tools.models.salvage import salvage
+from sextant.tools.models.values import Ids
 
 
 class Row(pydantic.BaseModel):

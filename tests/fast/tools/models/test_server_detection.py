@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tools.models import server_detection
-from tools.models.transport.openai_client import OpenAIClient
+from sextant.tools.models import server_detection
+from sextant.tools.models.transport.openai_client import OpenAIClient
 
 # What servers of each kind answered: GET /models, and by its path what else is asked.
 VLLM = {

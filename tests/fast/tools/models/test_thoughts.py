@@ -5,12 +5,12 @@ import json
 import dspy
 import pytest
 
-from programs.query_rewriting import RewriteDescription
-from tools.models import language_model
-from tools.models.answer_faults import COMPLETED
-from tools.models.server_detection import KINDS
-from tools.models.thoughts import part_thoughts
-from tools.records import Usage
+from sextant.programs.query_rewriting import RewriteDescription
+from sextant.tools.models import language_model
+from sextant.tools.models.answer_faults import COMPLETED
+from sextant.tools.models.server_detection import KINDS
+from sextant.tools.models.thoughts import part_thoughts
+from sextant.tools.records import Usage
 
 DRAFT = f"The form is\n[[ ## rewritten ## ]]\nzebras\n\n{COMPLETED}\nNo, rather the real one."
 ANSWER = f"[[ ## rewritten ## ]]\nrope tram\n\n{COMPLETED}"

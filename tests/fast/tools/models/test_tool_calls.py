@@ -10,22 +10,20 @@ from pathlib import Path
 import dspy
 import pytest
 
-import agents
-import programs
-from agents.react import NextStep, _ReactTools
-from programs.search_tools import make_tools
-from tools.models import adapter
-from tools.models.adapter import Adapter
-from tools.models.answer_parsing import JSON_FORM, MARKER_FORM
-from tools.models.tool_calls import ToolCalls
-from tools.records import Query
-from tools.session import Toolbox
+from sextant import agents, programs
+from sextant.agents.react import NextStep, _ReactTools
+from sextant.programs.search_tools import make_tools
+from sextant.tools.models import adapter
+from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answer_parsing import JSON_FORM, MARKER_FORM
+from sextant.tools.models.tool_calls import ToolCalls
+from sextant.tools.records import Query
+from sextant.tools.session import Toolbox
 
 ANNOUNCED = re.compile(
     r"(?:examples?:|e\.g\.|such as|\blike) *(?P<example>[{\[\"'].*)", re.DOTALL | re.IGNORECASE
 )
 JSON_VALUE = re.compile(r'\{ *"|\[ *"|\[ *\{')
-SIGNED = ("programs", "agents", "tools", "evals", "optimizers")
 
 
 def signatures():
@@ -38,7 +36,7 @@ def signatures():
     while left:
         for signature in left.pop().__subclasses__():
             left.append(signature)
-            if signature.__module__.split(".")[0] in SIGNED and signature.output_fields:
+            if signature.__module__.startswith("sextant.") and signature.output_fields:
                 found[f"{signature.__module__}.{signature.__name__}"] = signature
     return found
 

@@ -8,8 +8,8 @@ import pytest
 from bad_server import fine, told
 from small_window import refusing
 
-from tools.models import language_model, provider_errors
-from tools.models.run_resources import RunResources
+from sextant.tools.models import language_model, provider_errors
+from sextant.tools.models.run_resources import RunResources
 
 
 @pytest.mark.parametrize("program", ["tournament", "multihop", "react"])

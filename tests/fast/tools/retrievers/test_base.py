@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tools.records import Hit, Hits
-from tools.retrievers.base import kth_score_lower_bound
+from sextant.tools.records import Hit, Hits
+from sextant.tools.retrievers.base import kth_score_lower_bound
 
 
 @pytest.mark.parametrize("positive", [0, 3, 40, 900, 5_000])

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from programs.compiled import Compiled, write
-from tools import retrievers
-from tools.errors import DataError, UsageError
-from tools.records import Hit
-from tools.retrievers import __main__ as command
-from tools.retrievers import canonicalize, contract
-from tools.retrievers.base import Search
+from sextant.programs.compiled import Compiled, write
+from sextant.tools import retrievers
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.records import Hit
+from sextant.tools.retrievers import __main__ as command
+from sextant.tools.retrievers import canonicalize, contract
+from sextant.tools.retrievers.base import Search
 
 GUIDE = Path(__file__).parents[4] / "docs/guide/retriever.md"
 CODE = GUIDE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 NONE = """
-from tools.retrievers.base import Retriever
+from sextant.tools.retrievers.base import Retriever
 
 class Idle(Retriever):
     pass
@@ -120,7 +120,7 @@ def test_what_breaks_the_contract_is_found_by_the_check(folder, command_of, righ
     [
         (
             "of_mine.py:Idle",
-            "is no retriever; write a subclass of tools.retrievers.base.Retriever with a method _search",
+            "is no retriever; write a subclass of sextant.tools.retrievers.base.Retriever with a method _search",
         ),
         ("of_mine.py:idle", "no retriever in"),
         ("of_mine.py:Bare", "its constructor takes `corpus`"),

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.errors import DataError, UsageError
-from tools.retrievers import build, canonicalize, needs_pool
-from tools.retrievers.expressions import RetrieverSpec, parse
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.retrievers import build, canonicalize, needs_pool
+from sextant.tools.retrievers.expressions import RetrieverSpec, parse
 
 SUBJECTS = st.text(string.ascii_letters + string.digits + "/.@:-_ ,()[]=", min_size=1).filter(
     lambda text: text.strip() == text

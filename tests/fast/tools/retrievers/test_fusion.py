@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.corpus import Corpus
-from tools.errors import UsageError
-from tools.records import Document
-from tools.retrievers.base import Ranker, Retriever, Search
-from tools.retrievers.fusion import Fusion, Rerank
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import UsageError
+from sextant.tools.records import Document
+from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.fusion import Fusion, Rerank
 
 DOC_IDS = [f"d{number:02}" for number in range(30)]
 CORPUS = Corpus(Document(doc_id, "text") for doc_id in DOC_IDS)

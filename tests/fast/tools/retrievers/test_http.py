@@ -5,10 +5,10 @@ from contextlib import closing
 import pytest
 from search_server import SearchServer
 
-from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.retrievers import build, canonicalize, contract
+from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.retrievers import build, canonicalize, contract
 
 
 @pytest.fixture

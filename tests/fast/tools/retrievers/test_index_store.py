@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from evals.running.identity import code_and_versions
-from tools.errors import UsageError
-from tools.retrievers import index_store
+from sextant.evals.running.identity import code_and_versions
+from sextant.tools.errors import UsageError
+from sextant.tools.retrievers import index_store
 
 KEY = {"kind": "numbers", "corpus": "0123"}
 
@@ -171,12 +171,12 @@ def test_another_persons_lock_and_draft_in_a_home_of_several_are_in_nobodys_way(
 class TestCommand:
     @pytest.fixture
     def command(self, command_of):
-        from tools.retrievers import __main__ as module
+        from sextant.tools.retrievers import __main__ as module
 
         return command_of(module)
 
     def test_kinds_and_models_are_listed_with_what_each_needs(self, command):
-        from tools.retrievers import RETRIEVERS
+        from sextant.tools.retrievers import RETRIEVERS
 
         code, out, _ = command()
         listed = json.loads(command("list", "--json")[1])
@@ -187,7 +187,7 @@ class TestCommand:
         assert "fusion(A,B,...)" in out and "rerank(FIRST,SECOND)" in out and "splade:MODEL" in out
 
     def test_indexes_are_listed_and_deleted(self, command):
-        from tools.files import sextant_home
+        from sextant.tools.files import sextant_home
 
         assert command("indexes")[:2] == (0, "")
         index_store.open_index(sextant_home(), KEY, build=build, load=load)
@@ -207,17 +207,17 @@ class TestCommand:
 
 def test_an_index_by_a_model_on_an_accelerator_is_another_one_and_a_run_says_so(monkeypatch):
     on_cpu, words = (
-        index_store.index_code_digest("tools.retrievers.neural.dense"),
-        index_store.index_code_digest("tools.text"),
+        index_store.index_code_digest("sextant.tools.retrievers.neural.dense"),
+        index_store.index_code_digest("sextant.tools.text"),
     )
     monkeypatch.setenv("SEXTANT_DEVICE", "cpu")
     assert (
-        index_store.index_code_digest("tools.retrievers.neural.dense") == on_cpu
+        index_store.index_code_digest("sextant.tools.retrievers.neural.dense") == on_cpu
         and "device" not in code_and_versions([], libraries=["torch"])["versions"]
     )
     monkeypatch.setenv("SEXTANT_DEVICE", "cuda:1")  # there is none here; nothing is loaded
     assert (
-        index_store.index_code_digest("tools.retrievers.neural.dense") != on_cpu
-        and index_store.index_code_digest("tools.text") == words
+        index_store.index_code_digest("sextant.tools.retrievers.neural.dense") != on_cpu
+        and index_store.index_code_digest("sextant.tools.text") == words
     )
     assert code_and_versions([], libraries=["torch"])["versions"]["device"] == "cuda"

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import bert
 
-from tools import retrievers
-from tools.models.run_resources import RunResources
-from tools.retrievers import RETRIEVERS, canonicalize, contract
-from tools.retrievers.base import Ranker
+from sextant.tools import retrievers
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.retrievers import RETRIEVERS, canonicalize, contract
+from sextant.tools.retrievers.base import Ranker
 
 # MODEL is a tiny model of the right family, made on the spot; SERVER a server that speaks the OpenAI protocol.
 SPECS = [

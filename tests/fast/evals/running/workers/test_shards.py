@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from evals import gather as module
+from sextant.evals import gather as module
 
 NAMED = (
     "--program",

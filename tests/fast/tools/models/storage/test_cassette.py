@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from conftest import on_congress
 
-from tools.models.storage.cassette import write_cassette
-from tools.models.storage.response_cache import ModelResponse
-from tools.records import Usage
+from sextant.tools.models.storage.cassette import write_cassette
+from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.records import Usage
 
 TASK = (
     *on_congress("multihop", 3),

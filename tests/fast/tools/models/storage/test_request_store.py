@@ -7,13 +7,13 @@ from contextlib import closing
 import pytest
 import zstandard
 
-from tools.errors import DataError
-from tools.models import language_model
-from tools.models.run_resources import RunResources
-from tools.models.storage.ledger import open_ledger
-from tools.models.storage.request_store import read_call, split_and_compress
-from tools.models.storage.response_cache import NAME, ModelResponse, open_answers
-from tools.records import Usage
+from sextant.tools.errors import DataError
+from sextant.tools.models import language_model
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.storage.ledger import open_ledger
+from sextant.tools.models.storage.request_store import read_call, split_and_compress
+from sextant.tools.models.storage.response_cache import NAME, ModelResponse, open_answers
+from sextant.tools.records import Usage
 
 PASSAGES = [
     {"id": f"d{number}", "text": f"passage {number} on blue blood " * 40} for number in range(5)

@@ -18,17 +18,22 @@ import dspy
 import pytest
 from waiting import wait_for
 
-from tools.cli import CommandParser, run_command
-from tools.errors import DataError, LimitReached, RunIncomplete
-from tools.models import language_model
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.models.storage import ledger
-from tools.models.storage.ledger import Ledger, open_ledger
-from tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache, open_answers
-from tools.records import Query, Usage, total, usage_json
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
+from sextant.tools.cli import CommandParser, run_command
+from sextant.tools.errors import DataError, LimitReached, RunIncomplete
+from sextant.tools.models import language_model
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.storage import ledger
+from sextant.tools.models.storage.ledger import Ledger, open_ledger
+from sextant.tools.models.storage.response_cache import (
+    NAME,
+    ModelResponse,
+    ResponseCache,
+    open_answers,
+)
+from sextant.tools.records import Query, Usage, total, usage_json
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
 
 ROOT = Path(__file__).parents[5]
 
@@ -110,9 +115,9 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
 WRITER = """
 import sys, threading
 from pathlib import Path
-from tools.models.storage.response_cache import ModelResponse, ResponseCache
-from tools.models.storage.ledger import Ledger
-from tools.records import Usage
+from sextant.tools.models.storage.response_cache import ModelResponse, ResponseCache
+from sextant.tools.models.storage.ledger import Ledger
+from sextant.tools.records import Usage
 books = Ledger(ResponseCache(Path(sys.argv[1])), "run")
 def write(first):
     for number in range(first, 100_000, 8):

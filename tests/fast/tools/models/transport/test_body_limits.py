@@ -9,7 +9,7 @@ import httpx
 import pytest
 from bad_server import Fault, always, bomb, chunked, drips, fine, huge, trickle
 
-from tools.models.transport.body_limits import TooLarge, bounding
+from sextant.tools.models.transport.body_limits import TooLarge, bounding
 
 LARGEST = 1 << 20
 

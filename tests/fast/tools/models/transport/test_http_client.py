@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from tools.errors import UsageError
-from tools.models.transport import http_client
-from tools.models.transport.http_client import HttpClient as Client
-from tools.models.transport.http_client import TransportError
+from sextant.tools.errors import UsageError
+from sextant.tools.models.transport import http_client
+from sextant.tools.models.transport.http_client import HttpClient as Client
+from sextant.tools.models.transport.http_client import TransportError
 
 KEY = "sk-very-secret-0123456789"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

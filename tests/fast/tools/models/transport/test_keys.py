@@ -12,11 +12,11 @@ import pytest
 from bad_server import OWN, PASSING, REFUSING, Fault, always, from_request, mixed, unauthorized
 from conftest import on_congress
 
-from tools.errors import UsageError
-from tools.models import language_model, secrets
-from tools.models.model_spec import openai_account
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
+from sextant.tools.errors import UsageError
+from sextant.tools.models import language_model, secrets
+from sextant.tools.models.model_spec import openai_account
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent
@@ -27,7 +27,7 @@ TASK = on_congress("rewrite", 2)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     impatient = RetryPolicy(attempts=3, first=0.01, before=0.2, after=0.2, call=0.3)
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", impatient)
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", impatient)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_a_key_that_no_header_can_hold_is_said_to_be_one_and_not_shown(
 def test_neither_a_page_nor_a_report_nor_an_export_of_runs_shows_a_key(
     run, command_of, bad, keys, tmp_path
 ):
-    from evals import export, report, score, view
+    from sextant.evals import export, report, score, view
 
     bad.script = mixed(
         3, [repeating(fault) for fault in (*OWN.values(), PASSING["500"], PASSING["page"])], 0.3
@@ -264,7 +264,7 @@ def test_who_pays_at_openai_is_told_to_openai_alone(run, server, monkeypatch):
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"):
         monkeypatch.setenv(name, "who-pays")
     monkeypatch.setattr(
-        "tools.models.run_resources.PATIENCE", RetryPolicy()
+        "sextant.tools.models.run_resources.PATIENCE", RetryPolicy()
     )  # nothing fails here, however slow the machine is
     assert run(*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}").code == 0
     assert server.headers and "who-pays" not in str(server.headers)

@@ -8,11 +8,11 @@ import dspy
 import pytest
 from openai_server import Failure
 
-from tools.models import language_model
-from tools.models.provider_errors import responsible_party
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.records import Usage
+from sextant.tools.models import language_model
+from sextant.tools.models.provider_errors import responsible_party
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import Usage
 
 
 @pytest.fixture(autouse=True)

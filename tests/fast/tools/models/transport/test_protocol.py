@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tools.models import language_model, provider_errors
-from tools.models.model_spec import ModelSettings, ServerInfo
-from tools.models.server_detection import KINDS
-from tools.models.transport.http_client import HttpResponse
-from tools.models.transport.openai_client import (
+from sextant.tools.models import language_model, provider_errors
+from sextant.tools.models.model_spec import ModelSettings, ServerInfo
+from sextant.tools.models.server_detection import KINDS
+from sextant.tools.models.transport.http_client import HttpResponse
+from sextant.tools.models.transport.openai_client import (
     Completion,
     OpenAIClient,
     UnreadableResponse,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import wait_for
 
-from tools.errors import Interrupted
-from tools.models.transport.rate_limiter import (
+from sextant.tools.errors import Interrupted
+from sextant.tools.models.transport.rate_limiter import (
     CIRCUIT,
     DECREASE,
     LONGEST_PROBE,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.models.provider_errors import classify_topic, read_error
+from sextant.tools.models.provider_errors import classify_topic, read_error
 
 
 def openai(message, code=None, kind="invalid_request_error"):

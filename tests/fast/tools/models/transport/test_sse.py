@@ -11,16 +11,20 @@ import openai
 import pytest
 from openai_server import streamed
 
-from tools.errors import UsageError
-from tools.models import language_model, model_spec, secrets
-from tools.models.answer_faults import COMPLETED
-from tools.models.model_spec import ModelSettings
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.models.server_detection import KINDS
-from tools.models.transport import sse
-from tools.models.transport.openai_client import OpenAIClient, UnreadableResponse, read_completion
-from tools.models.transport.stream_reader import StreamReader, tool_descriptions
+from sextant.tools.errors import UsageError
+from sextant.tools.models import language_model, model_spec, secrets
+from sextant.tools.models.answer_faults import COMPLETED
+from sextant.tools.models.model_spec import ModelSettings
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.server_detection import KINDS
+from sextant.tools.models.transport import sse
+from sextant.tools.models.transport.openai_client import (
+    OpenAIClient,
+    UnreadableResponse,
+    read_completion,
+)
+from sextant.tools.models.transport.stream_reader import StreamReader, tool_descriptions
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 

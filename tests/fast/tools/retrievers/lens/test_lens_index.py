@@ -12,29 +12,29 @@ from hypothesis import strategies as st
 from openai_server import Failure
 from openai_server import annotate as annotated
 
-from programs.compiled import Compiled, get_prompts, write
-from programs.llm_tasks.lens_annotator import Annotator
-from tools import retrievers
-from tools.corpus import Corpus
-from tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
-from tools.lenses import LENSES
-from tools.models import language_model
-from tools.models.budget import Budget
-from tools.models.prices import price
-from tools.models.retry_policy import RetryPolicy
-from tools.models.run_resources import RunResources
-from tools.records import Document, Query, Usage
-from tools.retrievers import canonicalize, find_lenses, with_lens_attribute
-from tools.retrievers.base import NullRetriever
-from tools.retrievers.lens import annotators, surface_cues
-from tools.retrievers.lexical.bm25 import BM25
-from tools.session import Toolbox
-from tools.text import TermStatistics
+from sextant.programs.compiled import Compiled, get_prompts, write
+from sextant.programs.llm_tasks.lens_annotator import Annotator
+from sextant.tools import retrievers
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
+from sextant.tools.lenses import LENSES
+from sextant.tools.models import language_model
+from sextant.tools.models.budget import Budget
+from sextant.tools.models.prices import price
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import Document, Query, Usage
+from sextant.tools.retrievers import canonicalize, find_lenses, with_lens_attribute
+from sextant.tools.retrievers.base import NullRetriever
+from sextant.tools.retrievers.lens import annotators, surface_cues
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.session import Toolbox
+from sextant.tools.text import TermStatistics
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
 
 
 def shown(prompt):
@@ -497,7 +497,9 @@ def test_a_compiled_prompt_annotates_and_has_an_index_of_its_own(server, tmp_pat
         ("Write little.", (demo,)),
     ):
         other = dict.fromkeys(prompts, replace(prompt, instructions=instructions, demos=demos))
-        write(file, Compiled("programs.llm_tasks.lens_annotator:Annotator", {}, "bm25", other))
+        write(
+            file, Compiled("sextant.programs.llm_tasks.lens_annotator:Annotator", {}, "bm25", other)
+        )
         names.append(opened(server, corpus_of(TEXTS[:2]), home, prompts=file).name)
         told = str(server.requests[-1])
         assert instructions in told and ("an old one" in told) == bool(demos)

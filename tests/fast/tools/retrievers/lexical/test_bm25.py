@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
-import environments
-from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
-from tools.records import Document
-from tools.retrievers import build
-from tools.retrievers.base import Ranker
-from tools.retrievers.lexical import bm25, english_analyzer, inverted_index, numba_kernels
-from tools.retrievers.lexical.bm25 import BM25
-from tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists
-from tools.retrievers.lexical.rank_bm25 import _ANALYZER as ANALYZER
-from tools.retrievers.lexical.rank_bm25 import words
-from tools.text import content_words as tokens
+from sextant import environments
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build
+from sextant.tools.retrievers.base import Ranker
+from sextant.tools.retrievers.lexical import bm25, english_analyzer, inverted_index, numba_kernels
+from sextant.tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists
+from sextant.tools.retrievers.lexical.rank_bm25 import _ANALYZER as ANALYZER
+from sextant.tools.retrievers.lexical.rank_bm25 import words
+from sextant.tools.text import content_words as tokens
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "english_analyzer.json"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from tools.retrievers.lexical import compiled_loops
-from tools.retrievers.lexical.compiled_loops import array_at, compile_loop
+from sextant.tools.retrievers.lexical import compiled_loops
+from sextant.tools.retrievers.lexical.compiled_loops import array_at, compile_loop
 
 
 class Table(NamedTuple):
@@ -89,9 +89,9 @@ def test_a_loop_that_makes_an_array_is_refused(folder):
 def test_a_search_imports_neither_numba_nor_scipy():
     program = """
 import sys
-from tools.corpus import Corpus
-from tools.records import Document
-from tools.retrievers.lexical.bm25 import BM25
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document
+from sextant.tools.retrievers.lexical.bm25 import BM25
 BM25(Corpus([Document("1", "a word")])).search("word", 1)
 assert not {"numba", "scipy"} & set(sys.modules)
 """

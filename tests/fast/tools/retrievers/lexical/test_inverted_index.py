@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools import corpus as corpora
-from tools.corpus import Corpus, StoredCorpus, store
-from tools.records import Document
-from tools.retrievers import build
-from tools.retrievers.base import Search
-from tools.retrievers.index_store import delete, list_stored_indexes
-from tools.retrievers.lexical import bm25, inverted_index
+from sextant.tools import corpus as corpora
+from sextant.tools.corpus import Corpus, StoredCorpus, store
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.index_store import delete, list_stored_indexes
+from sextant.tools.retrievers.lexical import bm25, inverted_index
 
 TEXTS = st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff"]), max_size=8).map(" ".join)
 CORPORA = st.lists(st.dictionaries(st.integers(0, 30), TEXTS, max_size=24), min_size=2, max_size=4)

@@ -19,21 +19,21 @@ from bad_server import (
 )
 from openai_server import Failure, bag_of_words
 
-from tools.corpus import Corpus
-from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.model_spec import PROVIDERS
-from tools.models.retry_policy import RetryPolicy
-from tools.records import Document, Query, Usage
-from tools.retrievers.base import Search
-from tools.retrievers.neural import model_table
-from tools.retrievers.neural.api_embeddings import ApiEmbedder, ApiRetriever
-from tools.retrievers.vectors.embedder import open_vectors
-from tools.session import Toolbox
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models.model_spec import PROVIDERS
+from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.records import Document, Query, Usage
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.neural import model_table
+from sextant.tools.retrievers.neural.api_embeddings import ApiEmbedder, ApiRetriever
+from sextant.tools.retrievers.vectors.embedder import open_vectors
+from sextant.tools.session import Toolbox
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
+    monkeypatch.setattr("sextant.tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_a_text_that_is_refused_is_named_and_what_came_before_is_kept(server, co
 
 
 def test_an_outage_says_that_the_same_command_goes_on_and_it_does(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("tools.retrievers.neural.api_embeddings._MOST_TEXTS_ELSEWHERE", 10)
+    monkeypatch.setattr("sextant.tools.retrievers.neural.api_embeddings._MOST_TEXTS_ELSEWHERE", 10)
     corpus = Corpus(Document(f"d{number}", f"text number {number}") for number in range(25))
     answers = iter([True] * 3)  # the dimension, and two blocks
 

@@ -10,13 +10,13 @@ import tiny_models
 from safetensors.torch import load_file, save_file
 from tiny_models import SHAPE
 
-from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
-from tools.records import Document
-from tools.retrievers.base import Search
-from tools.retrievers.neural import cross_encoder_model
-from tools.retrievers.neural.cross_encoder import CrossEncoder
-from tools.retrievers.neural.model_table import find_row
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.records import Document
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.neural import cross_encoder_model
+from sextant.tools.retrievers.neural.cross_encoder import CrossEncoder
+from sextant.tools.retrievers.neural.model_table import find_row
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

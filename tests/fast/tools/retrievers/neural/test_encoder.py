@@ -11,13 +11,13 @@ import pytest
 import tiny_models
 from safetensors.torch import load_file, save_file
 
-from tools.corpus import Corpus
-from tools.errors import DataError, UnknownName, UsageError
-from tools.records import Document
-from tools.retrievers import build
-from tools.retrievers.base import Search
-from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.model_table import digest_weights, find_folder, find_row, rows
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.neural.dense import SentenceEmbedder
+from sextant.tools.retrievers.neural.model_table import digest_weights, find_folder, find_row, rows
 
 torch = pytest.importorskip("torch")
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tools.corpus import Corpus
-from tools.errors import DataError, RunIncomplete
-from tools.records import Document
-from tools.retrievers import build
-from tools.retrievers.neural import late_interaction
-from tools.retrievers.neural.late_interaction import TokenVectors
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build
+from sextant.tools.retrievers.neural import late_interaction
+from sextant.tools.retrievers.neural.late_interaction import TokenVectors
 
 QUERIES = [
     "why is the blood of an octopus blue",

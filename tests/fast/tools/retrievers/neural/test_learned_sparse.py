@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tiny_models
 
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.records import Document
-from tools.retrievers import build, canonicalize, validate
-from tools.retrievers.neural import learned_sparse
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build, canonicalize, validate
+from sextant.tools.retrievers.neural import learned_sparse
 
 QUERIES = [
     "why is the blood of an octopus blue",

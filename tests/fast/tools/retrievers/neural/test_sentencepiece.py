@@ -7,9 +7,9 @@ import pytest
 import tiny_models
 from tiny_models import DECODER, SHAPE
 
-from tools.corpus import Corpus
-from tools.records import Document
-from tools.retrievers import build
+from sextant.tools.corpus import Corpus
+from sextant.tools.records import Document
+from sextant.tools.retrievers import build
 
 transformers = pytest.importorskip("transformers")
 sentencepiece = pytest.importorskip("sentencepiece")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from test_exact_search import Digests, documents
 
-from evals.scoring.scored_run import name_retriever
-from tools.errors import DataError
-from tools.retrievers.vectors.ann import Ann
-from tools.retrievers.vectors.embedder import open_vectors
-from tools.retrievers.vectors.exact_search import VectorRetriever
+from sextant.evals.scoring.scored_run import name_retriever
+from sextant.tools.errors import DataError
+from sextant.tools.retrievers.vectors.ann import Ann
+from sextant.tools.retrievers.vectors.embedder import open_vectors
+from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
 
 pytest.importorskip("faiss")  # an extra
 

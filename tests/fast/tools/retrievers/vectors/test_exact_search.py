@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tools import cli
-from tools.cli import Progress
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.records import Document, Usage
-from tools.retrievers.base import Search
-from tools.retrievers.vectors import batch_candidates, exact_search
-from tools.retrievers.vectors import embedder as embedding
-from tools.retrievers.vectors.blas_threads import single_threaded_products
-from tools.retrievers.vectors.embedder import open_vectors
-from tools.retrievers.vectors.exact_search import VectorRetriever
-from tools.retrievers.vectors.gpu_search import copy_to_device
+from sextant.tools import cli
+from sextant.tools.cli import Progress
+from sextant.tools.corpus import Corpus
+from sextant.tools.errors import DataError
+from sextant.tools.records import Document, Usage
+from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.vectors import batch_candidates, exact_search
+from sextant.tools.retrievers.vectors import embedder as embedding
+from sextant.tools.retrievers.vectors.blas_threads import single_threaded_products
+from sextant.tools.retrievers.vectors.embedder import open_vectors
+from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
+from sextant.tools.retrievers.vectors.gpu_search import copy_to_device
 
 PRECISIONS = pytest.mark.parametrize("search", ["float32", "int8"])
 

@@ -1,4 +1,4 @@
-"""`python -m programs.lm cache list|show|export|clear`: the answers that were paid for, in
+"""`sextant cache list|show|export|clear`: the answers that were paid for, in
 RUNS/answers.sqlite3.
 """
 
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.cli import (
+from sextant.tools.cli import (
     CommandParser,
     add_json_option,
     fit_line,
@@ -21,15 +21,15 @@ from tools.cli import (
     print_stdout,
     run_and_leave,
 )
-from tools.errors import DataError, UsageError
-from tools.models.storage.cassette import write_cassette
-from tools.models.storage.ledger import Ledger
-from tools.models.storage.request_store import read_call
-from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
-from tools.number_format import number, plural
-from tools.records import JsonMapping, JsonObject, Usage, usage_from_json, usage_json
-from tools.result_table import ResultTable, show
-from tools.text import message_text
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.models.storage.cassette import write_cassette
+from sextant.tools.models.storage.ledger import Ledger
+from sextant.tools.models.storage.request_store import read_call
+from sextant.tools.models.storage.response_cache import NAME, ResponseCache, open_answers
+from sextant.tools.number_format import number, plural
+from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_from_json, usage_json
+from sextant.tools.result_table import ResultTable, show
+from sextant.tools.text import message_text
 
 _USABLE = "fault = '' AND outputs IS NOT NULL"
 _BEGINS = 60  # characters of an answer in a list
@@ -43,21 +43,10 @@ _usd = partial(
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
-        prog="python -m programs.lm",
+        prog="sextant cache",
         description="The models' answers that are kept beside the runs.",
     )
-    verbs = command_line.add_subparsers(
-        dest="verb",
-        required=True,
-        metavar="cache",
-    )
-    about_command = "list, show, export or clear the answers that were paid for"
-    cache = verbs.add_parser(
-        "cache",
-        help=about_command,
-        description=about_command,
-    )
-    kinds = cache.add_subparsers(
+    kinds = command_line.add_subparsers(
         dest="kind",
         required=True,
         metavar="list | show | export | clear",
@@ -65,7 +54,7 @@ def parser() -> CommandParser:
     for verb, about_verb in (
         ("list", "answers and what they cost, by model, and what each run sent and used"),
         ("show", "one call: the conversation that was sent, and the answer"),
-        ("export", "answers as a cassette, for evals.run --cassette"),
+        ("export", "answers as a cassette, for sextant.evals.run --cassette"),
         ("clear", "remove answers; the books of the runs stay"),
     ):
         verb_parser = kinds.add_parser(verb, help=about_verb, description=about_verb)
