@@ -27,12 +27,12 @@ from typing_extensions import TypedDict
 
 from sextant.agents.graph import Agent, NodeContext, build_graph
 from sextant.programs.multihop import MultiHop, MultiHopState
-from sextant.tools import files
-from sextant.tools.cli import AT_END
 from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import AT_END
+from sextant.tools.platform.sqlite import close_when_unused
 from sextant.tools.records import JsonObject, Query, Submission
 from sextant.tools.session import SharedOnDeepcopy
-from sextant.tools.sqlite import close_when_unused
 
 
 class _NotesState(TypedDict, total=False):

@@ -20,7 +20,7 @@ from math import ceil
 
 import orjson
 
-from sextant.tools.cli import print_stdout
+from sextant.tools.platform.cli import print_stdout
 
 KEPT = 256
 PACE = 60  # pieces of a streamed answer a second, as a model writes tokens

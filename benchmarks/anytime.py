@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sextant.evals.scoring import scored_run
 from sextant.evals.scoring.anytime_ranking import AnytimeRanking
 from sextant.evals.scoring.metrics import metric_from_attribution
-from sextant.tools.cli import CommandParser, print_stdout, run_and_leave
+from sextant.tools.platform.cli import CommandParser, print_stdout, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10

@@ -43,15 +43,21 @@ from sextant.evals.running.request import Request
 from sextant.evals.running.workers.coordinator import Coordinator
 from sextant.programs.multihop import MultiHop
 from sextant.tools import retrievers
-from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_command
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import RunIncomplete, UsageError
-from sextant.tools.files import sextant_home
-from sextant.tools.forkserver import fork_server
 from sextant.tools.models import language_model
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.storage.request_store import read_call
 from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.platform.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_command,
+)
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.forkserver import fork_server
 from sextant.tools.records import Query, Usage
 from sextant.tools.session import Toolbox
 
@@ -85,7 +91,7 @@ PARTS = {
     ),
     "search and documents": ("tools/retrievers/", "tools/corpus.py"),
     "trace": ("tools/session.py", "tools/records.py", "tools/trace.py", "tools/text.py"),
-    "outcomes on disk": ("evals/", "tools/files.py"),
+    "outcomes on disk": ("evals/", "tools/platform/files.py"),
     "DSPy": ("dspy/",),
     "program": ("programs/", "agents/"),
 }

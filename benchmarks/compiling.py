@@ -16,8 +16,14 @@ from pathlib import Path
 from benchmarks.calls import serving
 from benchmarks.rows import Row
 from benchmarks.whole import Cost, compare, timed
-from sextant.tools import files
-from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+)
 
 TELEPROMPTERS = ("bootstrap", "mipro", "gepa")
 BOUND = 1.2  # of DSPy's own run

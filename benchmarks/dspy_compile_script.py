@@ -19,7 +19,7 @@ from dspy.teleprompt.gepa import InstructionProposer
 from sextant import environments
 from sextant.programs.multihop import MultiHop
 from sextant.tools import retrievers
-from sextant.tools.files import sextant_home
+from sextant.tools.platform.files import sextant_home
 from sextant.tools.session import Toolbox
 
 name, folder, count, url, cache = sys.argv[1:]

@@ -18,8 +18,8 @@ from sextant.environments.base import SPLITS, Environment
 from sextant.evals.running import candidate_pools
 from sextant.evals.scoring.metrics import Ranking, compute
 from sextant.tools import retrievers
-from sextant.tools.cli import CommandParser, print_stdout, run_and_leave
-from sextant.tools.files import sextant_home
+from sextant.tools.platform.cli import CommandParser, print_stdout, run_and_leave
+from sextant.tools.platform.files import sextant_home
 from sextant.tools.pool_kinds import WITH_RELEVANT
 from sextant.tools.retrievers.base import PoolRetriever, Retriever, Search
 

@@ -30,13 +30,19 @@ from sextant.agents import AGENTS
 from sextant.evals import evaluate
 from sextant.programs import PROGRAMS
 from sextant.tools import retrievers
-from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from sextant.tools.errors import SextantError, UsageError
-from sextant.tools.files import sextant_home
 from sextant.tools.models import context_window, offline_engine
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.platform.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+)
+from sextant.tools.platform.files import sextant_home
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
 

@@ -13,8 +13,14 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.rows import Row
-from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from sextant.tools.errors import UnknownName
+from sextant.tools.platform.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+)
 
 CONGRESS = 213_650  # passages
 

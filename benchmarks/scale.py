@@ -33,9 +33,15 @@ import numpy as np
 
 from benchmarks import approximate, data
 from sextant.tools import retrievers
-from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from sextant.tools.corpus import Corpus, StoredCorpus, store
 from sextant.tools.errors import UnknownName
+from sextant.tools.platform.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+)
 from sextant.tools.records import Document
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.index_store import delete, list_stored_indexes

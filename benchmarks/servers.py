@@ -36,10 +36,16 @@ from sextant.agents import AGENTS
 from sextant.evals.running import evaluate
 from sextant.evals.running.request import Request
 from sextant.programs import PROGRAMS
-from sextant.tools import cli_options as options
-from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from sextant.tools.errors import RunIncomplete, SextantError, UsageError
 from sextant.tools.models.storage.response_cache import open_answers
+from sextant.tools.platform import cli_options as options
+from sextant.tools.platform.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+)
 
 WINDOW = 4096  # tokens that a model takes
 MODEL = "tiny"

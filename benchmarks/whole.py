@@ -22,10 +22,16 @@ from typing import NamedTuple
 
 from benchmarks import data
 from benchmarks.rows import Row
-from sextant.tools import files
-from sextant.tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from sextant.tools.errors import SextantError, UsageError
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+)
+from sextant.tools.platform.installation import explain_missing
 
 SCRIPT = Path(__file__).with_name("bm25s_script.py")
 PEER = "bm25s, PyStemmer and pytrec_eval"

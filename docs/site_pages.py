@@ -34,7 +34,7 @@ PYTHON = {
     ],
     "Retrievers": ["sextant.tools.retrievers.base.Retriever"],
     "Records": ["sextant.tools.records"],
-    "Tables": ["sextant.tools.result_table.ResultTable"],
+    "Tables": ["sextant.tools.platform.result_table.ResultTable"],
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#]*)(?:#[^)]*)?\)")
 

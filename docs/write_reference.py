@@ -26,9 +26,9 @@ from sextant.evals.__main__ import COMMANDS
 from sextant.evals.running.request import SYSTEMS, find_program
 from sextant.optimizers.teleprompters import TELEPROMPTERS
 from sextant.tools import errors
+from sextant.tools.platform.terminal import first_sentence
 from sextant.tools.retrievers import RETRIEVERS
 from sextant.tools.retrievers.__main__ import describe
-from sextant.tools.terminal import first_sentence
 
 # The page of a command.
 PAGES = {

@@ -26,7 +26,7 @@ from sextant.environments.base import (
 )
 from sextant.environments.opaque_ids import hide_ids
 from sextant.tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
-from sextant.tools.files import expand_user_path, read_toml, sextant_home
+from sextant.tools.platform.files import expand_user_path, read_toml, sextant_home
 from sextant.tools.plugins import load_object
 
 sextant.use_full_name(__name__)

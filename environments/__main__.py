@@ -14,7 +14,8 @@ from sextant import environments
 from sextant.environments import task_card
 from sextant.environments.base import COLUMNS, SPLITS
 from sextant.tools import retrievers
-from sextant.tools.cli import (
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     grade,
@@ -26,21 +27,20 @@ from sextant.tools.cli import (
     print_stdout,
     run_and_leave,
 )
-from sextant.tools.cli_options import RELEVANT_FROM, parse_name_value
-from sextant.tools.errors import DataError, UsageError
-from sextant.tools.files import expand_user_path, sextant_home
-from sextant.tools.number_format import plural, queries
-from sextant.tools.plugins import TASKS, list_names
-from sextant.tools.records import Query
-from sextant.tools.result_table import (
+from sextant.tools.platform.cli_options import RELEVANT_FROM, parse_name_value
+from sextant.tools.platform.files import expand_user_path, sextant_home
+from sextant.tools.platform.number_format import plural, queries
+from sextant.tools.platform.result_table import (
     DefinitionList,
     ResultTable,
     TerminalBlock,
     render_terminal,
     show,
 )
+from sextant.tools.platform.waiting import announced, each_announced
+from sextant.tools.plugins import TASKS, list_names
+from sextant.tools.records import Query
 from sextant.tools.session import Toolbox
-from sextant.tools.waiting import announced, each_announced
 
 SHOWN = 280  # characters of a text in a card or a search result
 NAMES = 12  # of queries in a card

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.text import is_blank
 

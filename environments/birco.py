@@ -38,7 +38,7 @@ from sextant.environments.readers.obliq_layout import Collection
 from sextant.environments.readers.raw_files import check_data
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, NotApplicable
-from sextant.tools.files import open_input
+from sextant.tools.platform.files import open_input
 from sextant.tools.records import Document, Query
 
 RELEASE = Release(

@@ -23,7 +23,7 @@ from sextant.environments.readers import files as tables
 from sextant.environments.readers.obliq_layout import Placed, open_corpus
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, NotApplicable
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query
 
 RELEASE = Release(

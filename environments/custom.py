@@ -46,10 +46,8 @@ from sextant.environments.readers.collections import (
 )
 from sextant.environments.readers.files import check_grade, check_text, read_id
 from sextant.environments.readers.obliq_layout import Collection
-from sextant.tools import files as disk
 from sextant.tools import plugins as names
 from sextant.tools import schemas
-from sextant.tools.cli import strip_control_characters
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import (
     DataError,
@@ -59,7 +57,9 @@ from sextant.tools.errors import (
     UnknownName,
     UsageError,
 )
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.cli import strip_control_characters
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query
 
 # Texts by id, or documents, or (id, text).

@@ -33,10 +33,10 @@ from rich.filesize import decimal
 from sextant import environments
 from sextant.environments.base import Release
 from sextant.environments.task_card import check_files
-from sextant.tools import files as disk
-from sextant.tools.cli import Progress
 from sextant.tools.errors import DataError, RunConflict, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.cli import Progress
+from sextant.tools.platform.number_format import plural
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
 WORTH = 1_000_000  # new bytes that a try must bring for the count of tries to begin again

@@ -20,9 +20,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from sextant.environments.base import Comparison, Environment, Judgements, Qrels
-from sextant.tools import files
 from sextant.tools.corpus import Corpus
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonObject, Query
 
 NOTE = (

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from sextant import environments
 from sextant.environments.base import LEFT_OUT, EmptySplit, Environment, Suite, TaskInfo
 from sextant.environments.opaque_ids import measure_leak
-from sextant.tools import files
 from sextant.tools.errors import DataError
-from sextant.tools.files import sextant_home
-from sextant.tools.number_format import count_of, plural
+from sextant.tools.platform import files
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.number_format import count_of, plural
 from sextant.tools.records import JsonMapping, JsonObject, Query
 
 SAMPLES = 3

@@ -8,16 +8,16 @@ from argparse import Namespace
 from importlib import import_module
 from importlib.util import find_spec
 
-from sextant.tools import installation
-from sextant.tools.cli import (
+from sextant.tools.errors import UnknownName
+from sextant.tools.platform import installation
+from sextant.tools.platform.cli import (
     CommandParser,
     print_stdout,
     report_error,
     run_and_leave,
     run_command,
 )
-from sextant.tools.errors import UnknownName
-from sextant.tools.terminal import definitions
+from sextant.tools.platform.terminal import definitions
 
 # A name -> its module, and what the command does.
 COMMANDS = {

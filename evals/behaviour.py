@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 
 from sextant.evals.running.request import SETTLED, SharedRequest
-from sextant.tools import cli_options
-from sextant.tools.callable_module import make_callable
-from sextant.tools.cli import CommandParser, positive, print_stdout, run_and_leave
 from sextant.tools.errors import UsageError
-from sextant.tools.waiting import announced
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.callable_module import make_callable
+from sextant.tools.platform.cli import CommandParser, positive, print_stdout, run_and_leave
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

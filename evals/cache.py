@@ -11,7 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sextant.tools.cli import (
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.models.storage.cassette import write_cassette
+from sextant.tools.models.storage.ledger import Ledger
+from sextant.tools.models.storage.request_store import read_call
+from sextant.tools.models.storage.response_cache import NAME, ResponseCache, open_answers
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     fit_line,
@@ -21,14 +26,9 @@ from sextant.tools.cli import (
     print_stdout,
     run_and_leave,
 )
-from sextant.tools.errors import DataError, UsageError
-from sextant.tools.models.storage.cassette import write_cassette
-from sextant.tools.models.storage.ledger import Ledger
-from sextant.tools.models.storage.request_store import read_call
-from sextant.tools.models.storage.response_cache import NAME, ResponseCache, open_answers
-from sextant.tools.number_format import number, plural
+from sextant.tools.platform.number_format import number, plural
+from sextant.tools.platform.result_table import ResultTable, show
 from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_from_json, usage_json
-from sextant.tools.result_table import ResultTable, show
 from sextant.tools.text import message_text
 
 _USABLE = "fault = '' AND outputs IS NOT NULL"

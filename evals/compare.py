@@ -9,23 +9,23 @@ from pathlib import Path
 
 from sextant.evals.run_folder import read_config
 from sextant.evals.scoring.metrics import LANGUAGE
-from sextant.tools.callable_module import make_callable
-from sextant.tools.cli import (
+from sextant.tools.platform.callable_module import make_callable
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     print_json,
     print_stdout,
     run_and_leave,
 )
-from sextant.tools.number_format import plural
-from sextant.tools.result_table import (
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import (
     add_latex_options,
     read_latex_style,
     render_terminal,
     to_latex,
     to_markdown,
 )
-from sextant.tools.waiting import announced
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -8,12 +8,12 @@ import argparse
 from pathlib import Path
 
 from sextant.evals.run_folder import check_output
-from sextant.tools import files
-from sextant.tools.callable_module import make_callable
-from sextant.tools.cli import CommandParser, add_json_option, print_result, run_and_leave
 from sextant.tools.errors import UsageError
-from sextant.tools.number_format import plural
-from sextant.tools.waiting import announced
+from sextant.tools.platform import files
+from sextant.tools.platform.callable_module import make_callable
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_result, run_and_leave
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

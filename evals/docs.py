@@ -2,10 +2,10 @@
 
 import argparse
 
-from sextant.tools.cli import CommandParser, print_stdout, run_and_leave
 from sextant.tools.errors import UnknownName
-from sextant.tools.installation import list_pages
-from sextant.tools.result_table import DefinitionList, show
+from sextant.tools.platform.cli import CommandParser, print_stdout, run_and_leave
+from sextant.tools.platform.installation import list_pages
+from sextant.tools.platform.result_table import DefinitionList, show
 
 
 def parser() -> CommandParser:

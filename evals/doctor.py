@@ -17,13 +17,13 @@ from contextlib import suppress
 from importlib import metadata
 from typing import NamedTuple
 
-from sextant.tools import installation
-from sextant.tools.cli import CommandParser, add_json_option, print_json, run_and_leave
-from sextant.tools.files import sextant_home
-from sextant.tools.number_format import plural
-from sextant.tools.result_table import ResultTable, show
-from sextant.tools.terminal import first_sentence
-from sextant.tools.waiting import announced
+from sextant.tools.platform import installation
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_json, run_and_leave
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import ResultTable, show
+from sextant.tools.platform.terminal import first_sentence
+from sextant.tools.platform.waiting import announced
 
 # Bytes of memory and of disk below which real corpora and their indexes do not fit.
 MEMORY = 8e9

@@ -12,8 +12,9 @@ from typing import Any
 
 from sextant.evals.formats import FOLDERS, SERVICES
 from sextant.evals.run_folder import read_config
-from sextant.tools import files
-from sextant.tools.cli import (
+from sextant.tools.errors import SextantError, UsageError
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     positive,
@@ -23,7 +24,9 @@ from sextant.tools.cli import (
     run_and_leave,
     strip_control_characters,
 )
-from sextant.tools.errors import SextantError, UsageError
+from sextant.tools.platform.result_table import DefinitionList, show
+from sextant.tools.platform.terminal import first_sentence
+from sextant.tools.platform.waiting import announced
 from sextant.tools.plugins import (
     FORMATS,
     describe_exception,
@@ -32,9 +35,6 @@ from sextant.tools.plugins import (
     load_object,
     resolve,
 )
-from sextant.tools.result_table import DefinitionList, show
-from sextant.tools.terminal import first_sentence
-from sextant.tools.waiting import announced
 
 _TABLE = FOLDERS | SERVICES
 

@@ -5,8 +5,8 @@ retriever; shards.py does it.
 import argparse
 from pathlib import Path
 
-from sextant.tools.cli import CommandParser, add_json_option, run_and_leave
-from sextant.tools.waiting import announced
+from sextant.tools.platform.cli import CommandParser, add_json_option, run_and_leave
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -10,7 +10,8 @@ from pathlib import Path
 from sextant import environments
 from sextant.environments.base import Environment
 from sextant.evals import run_folder
-from sextant.tools.cli import (
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     grade,
@@ -19,12 +20,11 @@ from sextant.tools.cli import (
     print_stderr,
     run_and_leave,
 )
-from sextant.tools.cli_options import RELEVANT_FROM, parse_name_value
-from sextant.tools.errors import DataError, UsageError
-from sextant.tools.installation import find_page
-from sextant.tools.number_format import plural, queries
-from sextant.tools.result_table import show
-from sextant.tools.waiting import announced
+from sextant.tools.platform.cli_options import RELEVANT_FROM, parse_name_value
+from sextant.tools.platform.installation import find_page
+from sextant.tools.platform.number_format import plural, queries
+from sextant.tools.platform.result_table import show
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

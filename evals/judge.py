@@ -10,15 +10,15 @@ import argparse
 from pathlib import Path
 
 from sextant.evals.running.request import SETTLED, SharedRequest
-from sextant.tools import cli_options
-from sextant.tools.cli import (
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     positive,
     print_result,
     run_and_leave,
 )
-from sextant.tools.waiting import announced
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -21,9 +21,15 @@ from sextant.evals.running.evaluate import Result, evaluate
 from sextant.evals.scoring import behaviour as behaviour_of_runs
 from sextant.evals.scoring import budget_curves, comparison
 from sextant.tools.errors import UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import (
+    ResultTable,
+    TextBlock,
+    html_of,
+    render_terminal,
+    value_cell,
+)
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import ResultTable, TextBlock, html_of, render_terminal, value_cell
 
 Run = str | Path | Result
 # A system of an experiment: a program's name, an object, or the fields of a request.

@@ -9,15 +9,15 @@ import argparse
 from pathlib import Path
 
 from sextant.evals.run_folder import read_config
-from sextant.tools.cli import (
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     positive,
     print_result,
     run_and_leave,
 )
+from sextant.tools.platform.waiting import announced
 from sextant.tools.retrievers import check_kinds
-from sextant.tools.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sextant.evals.compare import add_comparison_options
 from sextant.evals.run_descriptions import printable
-from sextant.tools.cli import CommandParser, add_json_option, print_json, run_and_leave
-from sextant.tools.number_format import plural
-from sextant.tools.result_table import show
-from sextant.tools.waiting import announced
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_json, run_and_leave
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import show
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

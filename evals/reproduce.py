@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from sextant.evals.published.sections import find
-from sextant.tools.cli import (
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     dollars,
@@ -19,9 +19,9 @@ from sextant.tools.cli import (
     print_stdout,
     run_and_leave,
 )
-from sextant.tools.cli_options import parse_name_value
-from sextant.tools.installation import find_page
-from sextant.tools.waiting import announced
+from sextant.tools.platform.cli_options import parse_name_value
+from sextant.tools.platform.installation import find_page
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

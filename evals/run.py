@@ -20,8 +20,18 @@ from sextant import environments
 from sextant.agents import AGENTS
 from sextant.evals.running.request import SYSTEMS, Request, find_program
 from sextant.programs import PROGRAMS
-from sextant.tools import cli_options, plugins
-from sextant.tools.cli import (
+from sextant.tools import plugins
+from sextant.tools.errors import (
+    BudgetReached,
+    DataError,
+    Interrupted,
+    ProviderRefused,
+    RunIncomplete,
+    SextantError,
+    UsageError,
+)
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     line_width,
@@ -32,22 +42,13 @@ from sextant.tools.cli import (
     run_and_leave,
     strip_control_characters,
 )
-from sextant.tools.cli_options import list_parameters
-from sextant.tools.errors import (
-    BudgetReached,
-    DataError,
-    Interrupted,
-    ProviderRefused,
-    RunIncomplete,
-    SextantError,
-    UsageError,
-)
-from sextant.tools.interrupts import is_interrupted
-from sextant.tools.number_format import plural
+from sextant.tools.platform.cli_options import list_parameters
+from sextant.tools.platform.interrupts import is_interrupted
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import DefinitionList, TerminalBlock, show
+from sextant.tools.platform.terminal import first_sentence
+from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonObject
-from sextant.tools.result_table import DefinitionList, TerminalBlock, show
-from sextant.tools.terminal import first_sentence
-from sextant.tools.waiting import announced
 
 if TYPE_CHECKING:
     from sextant.evals.running.evaluate import LoadedRun, Result
@@ -143,7 +144,7 @@ def run_request(
     opening: "Callable[[Request], LoadedRun] | None" = None,
 ) -> "Result":
     """Run a request, and print its scores if a person reads them."""
-    from sextant.tools.forkserver import fork_server  # not for --help
+    from sextant.tools.platform.forkserver import fork_server  # not for --help
 
     with (
         fork_server("sextant.evals.running.workers.worker")

@@ -4,7 +4,7 @@ Names that tell several systems apart are in scoring/system_names.py.
 """
 
 from sextant.programs import SCHEMES
-from sextant.tools.cli import strip_control_characters
+from sextant.tools.platform.cli import strip_control_characters
 from sextant.tools.records import JsonMapping
 
 # How the `name` of a program begins that is an object and does not say who it is.

@@ -36,7 +36,7 @@ from typing import TextIO
 
 from sextant import environments
 from sextant.environments.base import Environment
-from sextant.tools import files, user_files
+from sextant.tools import user_files
 from sextant.tools.errors import (
     DataError,
     RunBusy,
@@ -44,7 +44,8 @@ from sextant.tools.errors import (
     RunIncomplete,
     UsageError,
 )
-from sextant.tools.interrupts import start_thread
+from sextant.tools.platform import files
+from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.records import (
     Document,
     JsonMapping,

@@ -5,8 +5,8 @@ that ended. evals/running/run_status.py writes them.
 from contextlib import suppress
 from pathlib import Path
 
-from sextant.tools import files
-from sextant.tools.cli import strip_control_characters
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import strip_control_characters
 from sextant.tools.records import JsonObject
 
 STATUS = "status.json"

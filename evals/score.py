@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sextant.evals.run_folder import read_config
 from sextant.evals.scoring.metrics import LANGUAGE
-from sextant.tools.cli import CommandParser, add_json_option, grade, run_and_leave
-from sextant.tools.cli_options import RELEVANT_FROM
-from sextant.tools.waiting import announced
+from sextant.tools.platform.cli import CommandParser, add_json_option, grade, run_and_leave
+from sextant.tools.platform.cli_options import RELEVANT_FROM
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

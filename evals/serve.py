@@ -15,11 +15,11 @@ from importlib import import_module
 
 from sextant.evals.running.request import Request
 from sextant.evals.serving.client_config import TOKEN, ServerAddress, print_config
-from sextant.tools import cli_options
-from sextant.tools.cli import CommandParser, cost, positive, print_stderr, run_and_leave
 from sextant.tools.errors import UsageError
-from sextant.tools.installation import explain_missing
 from sextant.tools.models.model_spec import ModelSettings
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import CommandParser, cost, positive, print_stderr, run_and_leave
+from sextant.tools.platform.installation import explain_missing
 
 # A door -> what serves a host there, as serve(host, place).
 DOORS = {

@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from sextant.evals.studies.command_result import CommandResult
-from sextant.tools.callable_module import make_callable
-from sextant.tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
 from sextant.tools.errors import SextantError, UsageError
-from sextant.tools.installation import find_page
-from sextant.tools.number_format import plural
-from sextant.tools.result_table import TextBlock, add_latex_options, read_latex_style, to_latex
-from sextant.tools.waiting import announced
+from sextant.tools.platform.callable_module import make_callable
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_stdout, run_and_leave
+from sextant.tools.platform.installation import find_page
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import (
+    TextBlock,
+    add_latex_options,
+    read_latex_style,
+    to_latex,
+)
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sextant.evals.run_folder import check_output
-from sextant.tools import files
-from sextant.tools.cli import (
+from sextant.tools.errors import DataError, SextantError, UsageError
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import (
     CommandParser,
     port,
     positive,
@@ -28,11 +29,10 @@ from sextant.tools.cli import (
     run_and_leave,
     strip_control_characters,
 )
-from sextant.tools.errors import DataError, SextantError, UsageError
-from sextant.tools.interrupts import is_interrupted, wait_until
-from sextant.tools.number_format import plural
-from sextant.tools.result_table import show
-from sextant.tools.waiting import announced
+from sextant.tools.platform.interrupts import is_interrupted, wait_until
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import show
+from sextant.tools.platform.waiting import announced
 
 if TYPE_CHECKING:
     from sextant.evals.viewer.data import ViewerApi  # not for --help

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from sextant.tools import files
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files
 
 PAGE = Path(__file__).parent / "viewer" / "page"
 

@@ -38,10 +38,11 @@ from sextant.optimizers.trainset.demonstrations import to_example, trim_traced_c
 from sextant.optimizers.trainset.feedback import feedback
 from sextant.optimizers.trainset.objective import Objective
 from sextant.optimizers.trainset.splits import Trainset
-from sextant.tools import number_format, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
+from sextant.tools.platform import number_format
 from sextant.tools.records import JsonMapping, JsonObject, Query, Trace, total, usage_from_json
 
 # The key of the objective among a candidate's parameters.

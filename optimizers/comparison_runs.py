@@ -17,8 +17,8 @@ from sextant.optimizers.candidate_evaluator import CandidateEvaluator
 from sextant.optimizers.evaluation_log import Candidate
 from sextant.optimizers.request import CompileRequest
 from sextant.optimizers.setup import CompilationInputs
-from sextant.tools import cli_options
 from sextant.tools.models.budget import Budget
+from sextant.tools.platform import cli_options
 from sextant.tools.records import JsonMapping, JsonObject
 
 # Parameters that a task sets by itself (Environment.hints).

@@ -14,9 +14,9 @@ from functools import partial
 os.environ.setdefault("TQDM_DISABLE", "1")
 
 from sextant.optimizers.request import CompileRequest
-from sextant.tools import cli_options
-from sextant.tools.cli import CommandParser, add_json_option, print_stderr, run_and_leave
-from sextant.tools.waiting import announced
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_stderr, run_and_leave
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -29,12 +29,12 @@ from sextant.optimizers.trainset.splits import Trainset, make_folds, merge_train
 from sextant.programs.compiled import Compiled, get_prompts, write
 from sextant.tools import retrievers, schemas
 from sextant.tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
-from sextant.tools.files import hide_folders
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import secrets
-from sextant.tools.number_format import plural
+from sextant.tools.platform.files import hide_folders
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject, usage_json
-from sextant.tools.waiting import announced
 
 
 class CompilationResult(NamedTuple):

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sextant.programs.compiled import Prompt, get_prompts
-from sextant.tools import files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import AbortCompilation, RunIncomplete
+from sextant.tools.platform import files
 from sextant.tools.records import JsonMapping, JsonObject, Query
 from sextant.tools.schemas import Amount, Count, Number
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from sextant.evals.running.request import parse_parameters
 from sextant.optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
-from sextant.tools.cli_options import list_parameters
 from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.platform.cli_options import list_parameters
 
 RETRIEVER = "retriever"
 # Combinations that the validation queries choose from: the best on the training queries.

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from sextant.environments import choose_data, expand_tasks
 from sextant.evals.running.request import POOL_OPTION, Request, SharedRequest
-from sextant.tools.cli import positive
-from sextant.tools.cli_options import Option, parse_name_value
+from sextant.tools.platform.cli import positive
+from sextant.tools.platform.cli_options import Option, parse_name_value
 from sextant.tools.plugins import TELEPROMPTERS, display_name, resolve
 
 EFFORT = ("light", "medium", "heavy")

@@ -10,17 +10,23 @@ from sextant.evals.reporting.comparison_tables import HEADS, lay_out_comparison,
 from sextant.optimizers.result_summary import SHORT, shorten
 from sextant.optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from sextant.tools import plugins
-from sextant.tools.cli import (
+from sextant.tools.errors import UsageError
+from sextant.tools.platform.cli import (
     line_width,
     print_json,
     print_stdout,
     strip_control_characters,
 )
-from sextant.tools.errors import UsageError
-from sextant.tools.number_format import count_of, number, plural, queries
+from sextant.tools.platform.number_format import count_of, number, plural, queries
+from sextant.tools.platform.result_table import (
+    DefinitionList,
+    ResultTable,
+    TextBlock,
+    render_terminal,
+    show,
+)
+from sextant.tools.platform.wrapping import command_lines
 from sextant.tools.records import JsonMapping
-from sextant.tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
-from sextant.tools.wrapping import command_lines
 
 ROWS = 12  # candidates in the table; learnt.json has all
 # The queries of a run by its split.

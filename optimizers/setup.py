@@ -33,16 +33,17 @@ from sextant.optimizers.teleprompters import Teleprompter, find_teleprompter, se
 from sextant.optimizers.trainset.demonstrations import label_example
 from sextant.optimizers.trainset.splits import Trainset
 from sextant.programs.compiled import Compiled, read
-from sextant.tools import files, retrievers
-from sextant.tools.cli import print_stderr
+from sextant.tools import retrievers
 from sextant.tools.errors import AbortCompilation, RunIncomplete, SextantError, UsageError
-from sextant.tools.interrupts import start_thread, wait_until
 from sextant.tools.models import language_model
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.call_context import Rules
 from sextant.tools.models.model_spec import parse
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.models.secrets import redact
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.interrupts import start_thread, wait_until
 from sextant.tools.plugins import show
 from sextant.tools.records import Query, Usage
 from sextant.tools.retrievers.base import PoolRetriever

@@ -35,7 +35,7 @@ from sextant.tools import plugins
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.prompting import with_instructions
-from sextant.tools.terminal import first_sentence
+from sextant.tools.platform.terminal import first_sentence
 
 # An option that `-O name=value` may set -> its values at light, medium and heavy effort.
 Options = Mapping[str, tuple[Any, Any, Any]]

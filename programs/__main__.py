@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 from sextant.evals.running.request import find_program, parse_parameters, resolve_program
-from sextant.tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
-from sextant.tools.cli_options import parse_name_value
 from sextant.tools.errors import UsageError
-from sextant.tools.waiting import announced
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_stdout, run_and_leave
+from sextant.tools.platform.cli_options import parse_name_value
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -21,10 +21,10 @@ from sextant.programs.base import Program
 from sextant.programs.query_rewriting import LIKE, search_instruction
 from sextant.programs.texts_by_id import read_texts
 from sextant.tools.errors import LimitReached, UnknownName, require_at_least
-from sextant.tools.files import InputFilePath
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answer_checks import filled, state_most_items
 from sextant.tools.models.prompting import ask, predict
+from sextant.tools.platform.files import InputFilePath
 from sextant.tools.records import Query, Submission
 from sextant.tools.session import Session
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens

@@ -23,11 +23,12 @@ import dspy
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sextant.tools import files, installation, schemas
+from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UnknownName, UsageError
 from sextant.tools.models.prompting import with_instructions
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files, installation
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, JsonMapping, JsonObject, Query, Submission, Trace, total
 from sextant.tools.retrievers.fusion import reciprocal_rank_fusion
 from sextant.tools.retrievers.lexical.bm25 import BM25

@@ -55,16 +55,16 @@ from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answer_checks import InvalidAnswer
 from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.models.tool_calls import is_tool_calls
-from sextant.tools.records import JsonObject, Query, Snippet, Submission
-from sextant.tools.session import Toolbox
-from sextant.tools.text import TermStatistics
-from sextant.tools.threads import (
+from sextant.tools.platform.threads import (
     REMEDY,
     EventLoop,
     instrument_threads,
     lend_event_loop,
     run_coroutine,
 )
+from sextant.tools.records import JsonObject, Query, Snippet, Submission
+from sextant.tools.session import Toolbox
+from sextant.tools.text import TermStatistics
 
 __all__ = ["make_program_class", "read", "search", "select"]
 

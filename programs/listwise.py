@@ -38,7 +38,6 @@ from sextant.programs.passage_reading import (
 )
 from sextant.programs.texts_by_id import read_texts
 from sextant.tools.errors import UsageError, require_at_least
-from sextant.tools.files import InputFilePath
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answer_checks import filled
@@ -51,6 +50,7 @@ from sextant.tools.models.prompting import (
     predict,
     with_advice,
 )
+from sextant.tools.platform.files import InputFilePath
 from sextant.tools.records import Query, Submission
 from sextant.tools.session import Session
 

@@ -13,8 +13,9 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from sextant.programs.compiled import BY_HAND, Compiled, Prompt, description
-from sextant.tools import files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform import files
 
 
 class Table(TypedDict, total=False):

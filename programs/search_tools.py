@@ -25,10 +25,10 @@ from sextant.tools.models import context_window
 from sextant.tools.models.answer_checks import InvalidAnswer
 from sextant.tools.models.passages import escape_markers
 from sextant.tools.models.values import Ids, convert, fold_name
+from sextant.tools.platform.threads import REMEDY
 from sextant.tools.records import Query, Snippet, Submission
 from sextant.tools.session import UNFOUND_ID, Session, current
 from sextant.tools.text import fold_words
-from sextant.tools.threads import REMEDY
 
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sextant.tools.errors import DataError
-from sextant.tools.files import read_input, read_object
+from sextant.tools.platform.files import read_input, read_object
 
 _LARGEST = 1 << 30  # bytes of the file
 

@@ -30,8 +30,8 @@ from hypothesis import settings
 from openai_server import OpenAIServer
 from results import Result
 
-from sextant.tools import waiting
 from sextant.tools.corpus import Corpus
+from sextant.tools.platform import waiting
 from sextant.tools.session import set_current
 
 ROOT = Path(__file__).parent.parent
@@ -79,7 +79,7 @@ def command_of(capsys):
 
     def of(module):
         def command(*arguments: object) -> Result:
-            from sextant.tools.cli import run_command
+            from sextant.tools.platform.cli import run_command
 
             capsys.readouterr()
             code = run_command(

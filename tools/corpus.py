@@ -32,8 +32,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from sextant.tools import files as disk
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files as disk
 from sextant.tools.records import Document, JsonObject
 
 _LOG = logging.getLogger("sextant")

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from opentelemetry import trace
 
-from sextant.tools.cli import print_stderr
-from sextant.tools.installation import tell_how_to_install
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.installation import tell_how_to_install
 from sextant.tools.records import Hit, Snippet
 from sextant.tools.text import encodable
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from sextant.tools import user_files
 from sextant.tools.errors import UnknownName, UsageError
-from sextant.tools.files import expand_user_path
-from sextant.tools.interrupts import is_own_interrupt
+from sextant.tools.platform.files import expand_user_path
+from sextant.tools.platform.interrupts import is_own_interrupt
 from sextant.tools.user_files import is_own
 
 PROGRAMS = "sextant.programs"  # groups of entry points

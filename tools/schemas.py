@@ -15,8 +15,8 @@ from typing import Annotated, Any, NotRequired, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from sextant.tools import files
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files
 
 T = TypeVar("T")
 _LARGEST = 1 << 30  # bytes of a file; scores of very many metrics have some megabytes

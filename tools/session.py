@@ -29,7 +29,7 @@ from sextant.tools.errors import (
     SextantError,
     UsageError,
 )
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import (
     Document,
     Hits,

@@ -16,7 +16,7 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.tools.files import sha256_of
+from sextant.tools.platform.files import sha256_of
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _INSTALLED = (_OURS, sysconfig.get_path("stdlib") + os.sep, "<")

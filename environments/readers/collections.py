@@ -34,11 +34,11 @@ from sextant.environments.readers import files as tables
 from sextant.environments.readers.files import has_content, normalise_column
 from sextant.environments.readers.obliq_layout import Collection, Contradiction, Placed
 from sextant.environments.readers.raw_files import find_ending
-from sextant.tools import files as disk
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, SextantError, UnknownName, UsageError
-from sextant.tools.installation import explain_missing
-from sextant.tools.number_format import choose_verb, plural
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.installation import explain_missing
+from sextant.tools.platform.number_format import choose_verb, plural
 from sextant.tools.records import Document, JsonObject
 from sextant.tools.text import has_unspaced_words, is_blank
 

@@ -26,7 +26,7 @@ from sextant.environments.readers.raw_files import (
     unpack_limit_error,
 )
 from sextant.tools.errors import DataError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonObject
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from sextant.environments.base import Grades, Qrels
 from sextant.environments.readers import document_ids, raw_files
 from sextant.environments.readers import files as tables
-from sextant.tools import files as disk
 from sextant.tools.corpus import FORMAT, Corpus, open_or_store
 from sextant.tools.errors import DataError
-from sextant.tools.interrupts import check_interrupts
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.records import Document
 from sextant.tools.text import is_blank
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sextant.tools.errors import DataError
-from sextant.tools.files import open_input
+from sextant.tools.platform.files import open_input
 
 LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must not fill the memory
 # Times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times

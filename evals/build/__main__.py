@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sextant.evals.running.request import SharedRequest
-from sextant.tools import cli_options, plugins
-from sextant.tools.cli import (
+from sextant.tools import plugins
+from sextant.tools.errors import UsageError
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import (
     Command,
     CommandParser,
     add_json_option,
@@ -23,11 +25,10 @@ from sextant.tools.cli import (
     print_result,
     run_and_leave,
 )
-from sextant.tools.errors import UsageError
+from sextant.tools.platform.result_table import DefinitionList, show
+from sextant.tools.platform.terminal import first_sentence
+from sextant.tools.platform.waiting import announced
 from sextant.tools.plugins import list_names
-from sextant.tools.result_table import DefinitionList, show
-from sextant.tools.terminal import first_sentence
-from sextant.tools.waiting import announced
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {

@@ -50,17 +50,18 @@ from sextant.evals.scoring.statistics import (
 from sextant.evals.scoring.text_similarity import compare
 from sextant.programs import FLOOR, VERIFIER
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST
-from sextant.tools import cli_options, retrievers
-from sextant.tools.cli import add_json_option, print_result
+from sextant.tools import retrievers
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.files import sextant_home
 from sextant.tools.models.model_spec import check_key
-from sextant.tools.number_format import number, plural, queries
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import add_json_option, print_result
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.number_format import number, plural, queries
+from sextant.tools.platform.result_table import ResultTable, render_terminal
+from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import ResultTable, render_terminal
 from sextant.tools.retrievers.expressions import Expressions
 from sextant.tools.text import sentences
-from sextant.tools.waiting import announced
 
 NDCG = "nDCG@10"
 WIN = "Win"

@@ -36,15 +36,16 @@ from sextant.evals.scoring.scored_run import JUDGED
 from sextant.programs.base import Program
 from sextant.programs.closed_book import ClosedBook, longest_run
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
-from sextant.tools import cli_options, retrievers
-from sextant.tools.cli import add_json_option, positive, print_result
+from sextant.tools import retrievers
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError
-from sextant.tools.files import InputFilePath, sextant_home
 from sextant.tools.models.model_spec import check_key
-from sextant.tools.number_format import plural, queries
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import add_json_option, positive, print_result
+from sextant.tools.platform.files import InputFilePath, sextant_home
+from sextant.tools.platform.number_format import plural, queries
+from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.records import Document, Hit, JsonMapping, JsonObject, Query, Submission
-from sextant.tools.result_table import ResultTable, render_terminal
 from sextant.tools.retrievers.base import NullRetriever, Search
 from sextant.tools.session import Toolbox
 from sextant.tools.text import tokens

@@ -27,12 +27,13 @@ from sextant.evals.formats.export_run import compact
 from sextant.evals.run_folder import check_output
 from sextant.evals.scoring.agreement import agree
 from sextant.evals.scoring.statistics import Interval
-from sextant.tools import files, schemas
-from sextant.tools.cli import CommandParser, print_stderr, print_stdout
+from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.number_format import number, plural
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import CommandParser, print_stderr, print_stdout
+from sextant.tools.platform.number_format import number, plural
+from sextant.tools.platform.result_table import ResultTable, render_terminal, show
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import ResultTable, render_terminal, show
 
 Value = (
     str | list[str]

@@ -31,12 +31,12 @@ from sextant.evals.build import text_cleaning as cleaning
 from sextant.evals.build.row_joining import JoinColumns, Row, join_rows
 from sextant.evals.build.text_cleaning import CleanSettings, clean_text, compile_pattern
 from sextant.evals.build.types import BuildSource
-from sextant.tools import files as disk
 from sextant.tools.code_digest import collect_sources
 from sextant.tools.corpus import Corpus, StoredCorpus, digest_text, store
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.interrupts import check_interrupts
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.interrupts import check_interrupts
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document
 from sextant.tools.text import message_text
 

@@ -14,8 +14,8 @@ from sextant.environments.readers.raw_files import find_ending
 from sextant.evals.build.ingest import CorpusSettings, CutSettings, ingest
 from sextant.evals.build.text_cleaning import CleanSettings
 from sextant.evals.build.types import read_dropped
-from sextant.tools import files
 from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform import files
 from sextant.tools.records import Document
 
 

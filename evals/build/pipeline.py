@@ -29,11 +29,12 @@ from sextant.evals.running.request import SharedRequest
 from sextant.evals.running.runner import QueryHooks
 from sextant.programs.build_stages import STAGES
 from sextant.programs.build_stages.stage_program import StageProgram
-from sextant.tools import code_digest, files, retrievers
-from sextant.tools.cli import Progress, print_stderr
+from sextant.tools import code_digest, retrievers
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
 from sextant.tools.models.storage.cassette import Cassette
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import Progress, print_stderr
 from sextant.tools.records import (
     Document,
     JsonMapping,

@@ -15,9 +15,9 @@ from sextant.evals.papers import dataset_statistics
 from sextant.evals.run_descriptions import describe_task
 from sextant.evals.scoring.metrics import Ranking, compute
 from sextant.tools.errors import UsageError
-from sextant.tools.number_format import number, queries
+from sextant.tools.platform.number_format import number, queries
+from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.records import JsonMapping, JsonObject, Query
-from sextant.tools.result_table import ResultTable, render_terminal
 from sextant.tools.retrievers.base import Retriever, Search
 
 # Metrics of BIRCO's Table 9, and the documents that they see.

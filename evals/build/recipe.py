@@ -18,9 +18,10 @@ from typing import Annotated, Any, Self, get_type_hints
 from sextant.evals.build.ingest import CorpusSettings, CutSettings
 from sextant.evals.build.text_cleaning import CleanSettings
 from sextant.evals.build.types import Benchmark
-from sextant.tools import files, plugins, schemas
+from sextant.tools import plugins, schemas
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.terminal import first_sentence
+from sextant.tools.platform import files
+from sextant.tools.platform.terminal import first_sentence
 
 FILE = "recipe.toml"
 # name -> the class of its settings; the user's own recipes come from files and entry points.

@@ -30,13 +30,13 @@ from sextant.environments.readers import raw_files
 from sextant.evals.build import human_review
 from sextant.evals.build.types import Benchmark
 from sextant.evals.formats.hub import front_matter
-from sextant.tools import files as disk
 from sextant.tools import schemas
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import ResultTable
 from sextant.tools.records import JsonMapping, JsonObject, Query
-from sextant.tools.result_table import ResultTable
 from sextant.tools.text import ngrams, tokens
 
 _LOG = logging.getLogger(__name__)

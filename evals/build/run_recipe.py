@@ -18,13 +18,14 @@ from sextant.evals.running.resolve import check_prices
 from sextant.evals.studies.run_cells import FIGURES
 from sextant.programs.build_stages import STAGES
 from sextant.programs.build_stages.stage_program import Role
-from sextant.tools import files, plugins, retrievers
-from sextant.tools.cli import print_stderr
+from sextant.tools import plugins, retrievers
 from sextant.tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
 from sextant.tools.models.model_spec import check_key, price_is_known
-from sextant.tools.number_format import number
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import number
+from sextant.tools.platform.result_table import CommandLine, ResultTable, render_terminal
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import CommandLine, ResultTable, render_terminal
 
 ROLES = get_args(Role)
 INGEST = "ingest"  # the first stage, which asks no model

@@ -13,8 +13,8 @@ from rensa import RMinHash, RMinHashLSH
 from sextant.environments.readers.files import abbreviate
 from sextant.tools.corpus import Corpus, digest_text
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.interrupts import check_interrupts
-from sextant.tools.number_format import plural
+from sextant.tools.platform.interrupts import check_interrupts
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document
 from sextant.tools.text import injection_kind, tokens
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.environments.base import Comparison, Qrels
-from sextant.tools import files
 from sextant.tools.corpus import Corpus
+from sextant.tools.platform import files
 from sextant.tools.records import JsonMapping, Query
 
 

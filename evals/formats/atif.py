@@ -30,7 +30,7 @@ from typing_extensions import TypedDict
 from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
 from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
-from sextant.tools.files import sha256
+from sextant.tools.platform.files import sha256
 from sextant.tools.records import (
     JsonMapping,
     JsonObject,

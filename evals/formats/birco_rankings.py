@@ -15,8 +15,8 @@ from sextant.environments.birco import TASKS, unpickle
 from sextant.evals.formats.import_run import import_run, say_of, slugify
 from sextant.evals.published.sections import find
 from sextant.evals.scoring.score_run import trec_lines
-from sextant.tools import files as disk
 from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform import files as disk
 
 # The systems that are no prompted language model, as files are named -> as Table 7 names them.
 _OTHER_SYSTEMS = {

@@ -20,11 +20,11 @@ import orjson
 from sextant.environments.opaque_ids import reveal
 from sextant.evals.run_folder import Outcome, check_file, load_environment
 from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
-from sextant.tools import files as disk
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, UnknownName, UsageError
 from sextant.tools.models.storage.request_store import read_call
 from sextant.tools.models.storage.response_cache import NAME
+from sextant.tools.platform import files as disk
 from sextant.tools.records import JsonMapping, JsonObject, Step, Usage, usage_from_json
 
 MANIFEST = "export.json"

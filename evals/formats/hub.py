@@ -19,9 +19,9 @@ from sextant import environments
 from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
 from sextant.evals.scoring.scored_run import USED
 from sextant.tools.errors import UnknownName
-from sextant.tools.number_format import number, queries
+from sextant.tools.platform.number_format import number, queries
+from sextant.tools.platform.result_table import ResultTable
 from sextant.tools.records import JsonObject, Step
-from sextant.tools.result_table import ResultTable
 
 # Queries in a row group, which is held in memory at once.
 ROWS = 64

@@ -26,10 +26,11 @@ from sextant.evals.formats import atif
 from sextant.evals.formats.trec import RunFile
 from sextant.evals.running.identity import data_origin
 from sextant.evals.scoring.score_run import score
-from sextant.tools import files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import DataError
-from sextant.tools.interrupts import start_thread
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files
+from sextant.tools.platform.interrupts import start_thread
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import (
     JsonMapping,
     JsonObject,

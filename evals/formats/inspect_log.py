@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sextant.evals.scoring.score_run import trec_lines
-from sextant.tools import files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files
 from sextant.tools.records import JsonObject
 
 # Bytes of a log that are read at most.

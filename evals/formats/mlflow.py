@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sextant.evals.formats.export_run import ExportedRun
-from sextant.tools import files
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform import files
+from sextant.tools.platform.installation import explain_missing
 
 # The tag by which a run is found again.
 KEY = "sextant.run"

@@ -34,7 +34,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform.installation import explain_missing
 from sextant.tools.records import JsonMapping, JsonObject, Step, Usage, usage_json
 from sextant.tools.text import encodable, message_text
 

@@ -28,7 +28,7 @@ from sextant.evals.formats.trec_columns import parse_score, read_columns
 from sextant.evals.run_folder import InvalidRanking, check_ranking
 from sextant.evals.scoring.score_run import encode_trec_id, trec_lines
 from sextant.tools.errors import DataError
-from sextant.tools.number_format import plural, queries
+from sextant.tools.platform.number_format import plural, queries
 
 _COLUMNS = "query, Q0, document, rank, score, tag"
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sextant.environments.readers import raw_files
-from sextant.tools.interrupts import start_thread
+from sextant.tools.platform.interrupts import start_thread
 
 _BLANKS = bytes.maketrans(b"\t\v\f\r", b"    ")
 _BESIDE_TABS = (b" ", b"\v", b"\f", b"\r")

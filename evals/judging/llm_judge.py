@@ -35,11 +35,11 @@ from sextant.evals.scoring.metrics import collapse_to_units, is_pairwise, measur
 from sextant.programs.compiled import read as read_compiled
 from sextant.programs.deviations import describe_judging
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import SextantError, UsageError
-from sextant.tools.number_format import choose_verb, number, plural
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import choose_verb, number, plural
+from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.records import JsonMapping, JsonObject, Query, total, usage_from_json, usage_json
-from sextant.tools.result_table import ResultTable, render_terminal
 from sextant.tools.retrievers.base import NullRetriever
 from sextant.tools.session import Toolbox
 

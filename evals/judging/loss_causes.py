@@ -30,8 +30,8 @@ from sextant.evals.scoring.behaviour import (
 )
 from sextant.evals.scoring.system_names import name_systems
 from sextant.programs.llm_tasks.loss_explainer import CAUSES, Explainer
-from sextant.tools.number_format import plural
-from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.retrievers.base import NullRetriever
 from sextant.tools.session import Toolbox
 

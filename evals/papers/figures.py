@@ -20,9 +20,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from sextant.evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
-from sextant.tools import files as disk
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.result_table import to_csv
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import to_csv
 
 SIDES = ("published", "ours")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sextant.tools import files
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files
 
 # The folder of a build's finished benchmark (evals/build/release.py).
 RELEASE = "release"

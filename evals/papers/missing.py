@@ -19,8 +19,8 @@ from sextant.evals.studies.study_file import list_tasks
 from sextant.tools import retrievers
 from sextant.tools.errors import SextantError
 from sextant.tools.models.secrets import get_secret
+from sextant.tools.platform.result_table import CommandLine, TerminalBlock
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import CommandLine, TerminalBlock
 from sextant.tools.retrievers.neural import model_table
 
 NEVER = "nobody but the authors can make it"

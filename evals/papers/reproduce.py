@@ -22,10 +22,10 @@ from sextant.evals.studies.study_file import list_tasks
 from sextant.tools import retrievers
 from sextant.tools.errors import UnknownName
 from sextant.tools.models.model_spec import parse
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import DefinitionList, TerminalBlock
+from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import DefinitionList, TerminalBlock
-from sextant.tools.waiting import announced
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 

@@ -11,10 +11,10 @@ from sextant.evals.formats.import_run import slugify
 from sextant.evals.papers.tables import MINIATURES, ROUNDING, count_equal
 from sextant.evals.reporting import report_page
 from sextant.evals.reporting.report_page import Report, ReportSection, report_table
-from sextant.tools import files as disk
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import ResultTable, TextBlock
 from sextant.tools.records import JsonMapping
-from sextant.tools.result_table import ResultTable, TextBlock
 
 HEADS = [
     "system",

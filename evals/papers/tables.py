@@ -40,9 +40,9 @@ from sextant.evals.studies.run_cells import CellResult, StudyProgress, Unfinishe
 from sextant.evals.studies.significance import find_best
 from sextant.evals.studies.study_file import list_tasks
 from sextant.programs import FLOOR
-from sextant.tools import files
 from sextant.tools.errors import DataError, SextantError
-from sextant.tools.number_format import queries
+from sextant.tools.platform import files
+from sextant.tools.platform.number_format import queries
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.schemas import toml_lines
 

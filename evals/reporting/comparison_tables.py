@@ -1,5 +1,5 @@
 """The output of `compare`, `curves` and `replay`, laid out as lines and tables
-(tools/result_table.py prints them).
+(tools/platform/result_table.py prints them).
 """
 
 import math
@@ -12,9 +12,8 @@ from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.budget_curves import AXES
 from sextant.evals.scoring.metrics import orient
-from sextant.tools.number_format import abbreviate, count_failed, number, plural, queries
-from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import (
+from sextant.tools.platform.number_format import abbreviate, count_failed, number, plural, queries
+from sextant.tools.platform.result_table import (
     Cell,
     ResultTable,
     TextBlock,
@@ -22,6 +21,7 @@ from sextant.tools.result_table import (
     render_terminal,
     to_csv,
 )
+from sextant.tools.records import JsonMapping, JsonObject
 
 Result = JsonObject
 HEADS = (

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 
 from sextant.evals.reporting.report_page import report_table
-from sextant.tools import files
 from sextant.tools.errors import DataError
-from sextant.tools.number_format import number
-from sextant.tools.result_table import ResultTable
+from sextant.tools.platform import files
+from sextant.tools.platform.number_format import number
+from sextant.tools.platform.result_table import ResultTable
 
 NAMES = [
     "optimizer",

@@ -8,7 +8,7 @@ A figure is a number here; drawings are in plots.py.
 
 from sextant.evals.reporting.report_tables import HEADS, ResultCell, ResultColumn, SystemFigures
 from sextant.evals.reporting.run_groups import short_task_name
-from sextant.tools.result_table import Cell, Head, ResultTable
+from sextant.tools.platform.result_table import Cell, Head, ResultTable
 
 _CSV_HEADS = [
     "kind",

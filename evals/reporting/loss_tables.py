@@ -26,9 +26,9 @@ from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.evals.scoring.system_names import System
 from sextant.programs import FLOOR
 from sextant.tools.errors import DataError
-from sextant.tools.number_format import number
+from sextant.tools.platform.number_format import number
+from sextant.tools.platform.result_table import ResultTable
 from sextant.tools.pool_kinds import WITH_RELEVANT
-from sextant.tools.result_table import ResultTable
 
 HEADS = [
     "program",

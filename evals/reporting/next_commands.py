@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sextant.evals.running.request import Request
 from sextant.programs import FLOOR, MAIN
-from sextant.tools import cli_options
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.wrapping import command_lines
 from sextant.tools.records import JsonMapping
-from sextant.tools.wrapping import command_lines
 
 # The model of the dry run that is proposed after a run without one.
 MODEL = "openai/gpt-5-mini"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sextant.evals.reporting.verdicts import describe_families
-from sextant.tools.result_table import Cell, ResultTable
+from sextant.tools.platform.result_table import Cell, ResultTable
 
 Result = Mapping[str, Any]
 MARKS = "* the best by a metric; = does not differ from it"

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from sextant.tools.cli import strip_control_characters
+from sextant.tools.platform.cli import strip_control_characters
 from sextant.tools.records import JsonMapping, JsonObject
 
 # Without Okabe and Ito's yellow, which is too pale for a line on white.

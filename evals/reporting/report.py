@@ -36,9 +36,9 @@ from sextant.evals.scoring.comparison import fill_metrics
 from sextant.evals.scoring.metrics import require_metrics
 from sextant.evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
 from sextant.tools.errors import DataError, UnknownName
-from sextant.tools.files import hide_folders
-from sextant.tools.number_format import number, plural, queries
-from sextant.tools.result_table import ResultTable
+from sextant.tools.platform.files import hide_folders
+from sextant.tools.platform.number_format import number, plural, queries
+from sextant.tools.platform.result_table import ResultTable
 
 _RUN_HEADS = [
     "system",

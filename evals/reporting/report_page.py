@@ -19,9 +19,9 @@ from sextant.evals import web_page
 from sextant.evals.formats.export_run import fill_folder
 from sextant.evals.reporting.report_plots import Plot
 from sextant.evals.run_descriptions import printable
-from sextant.tools import files as disk
 from sextant.tools.errors import UsageError
-from sextant.tools.result_table import ResultTable, in_markdown, markdown_rows
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.result_table import ResultTable, in_markdown, markdown_rows
 
 GENERATOR = "sextant sextant.evals.report"
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -29,7 +29,7 @@ from sextant.evals.reporting.run_groups import Group, short_task_name
 from sextant.evals.run_descriptions import printable
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.evals.scoring.system_names import System
-from sextant.tools.number_format import abbreviate
+from sextant.tools.platform.number_format import abbreviate
 
 # The metric of OBLIQ-Bench's Figure 3.
 SWEPT = "R@10"

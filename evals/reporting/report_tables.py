@@ -20,7 +20,7 @@ from sextant.evals.scoring.metrics import is_lower_better, is_pairwise, orient
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.evals.scoring.statistics import TIE, estimate_mean
 from sextant.evals.scoring.system_names import System
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.pool_kinds import WITH_RELEVANT
 from sextant.tools.records import JsonObject
 

@@ -22,7 +22,7 @@ from sextant.evals.scoring.metrics import orient
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.evals.scoring.system_names import System, describe_run_system, name_settings
 from sextant.tools.errors import UsageError
-from sextant.tools.number_format import queries
+from sextant.tools.platform.number_format import queries
 
 PAPERS = {
     "obliq": "OBLIQ-Bench",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sextant.evals.scoring.metrics import is_lower_better
 from sextant.evals.scoring.statistics import ALPHA
-from sextant.tools.number_format import number, plural, queries
+from sextant.tools.platform.number_format import number, plural, queries
 from sextant.tools.records import JsonMapping
 
 # Below which p is not written out.

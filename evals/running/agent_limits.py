@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sextant.evals.run_folder import LEFT, MEND, Outcome
-from sextant.tools import files
 from sextant.tools.models.budget import Budget
 from sextant.tools.models.storage.ledger import Ledger
+from sextant.tools.platform import files
 from sextant.tools.records import Usage, usage_from_json
 
 UNREPORTED = Usage(

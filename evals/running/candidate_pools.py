@@ -20,7 +20,7 @@ from random import Random
 from sextant.environments.base import Environment
 from sextant.tools import plugins
 from sextant.tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
 from sextant.tools.records import Hits, JsonObject, Query
 from sextant.tools.retrievers import canonicalize

@@ -37,15 +37,15 @@ from sextant.programs.base import Program
 from sextant.tools import retrievers, session
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import FAULTS, DataError, RunIncomplete
-from sextant.tools.files import sextant_home
 from sextant.tools.models import call_context, context_window, offline_engine
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.call_context import LastAnswer
 from sextant.tools.models.language_model import ConnectedModel
-from sextant.tools.number_format import number, plural, queries
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.number_format import number, plural, queries
+from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.pool_kinds import read_kind
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, total, usage_from_json
-from sextant.tools.result_table import ResultTable, render_terminal
 from sextant.tools.retrievers.base import Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.text import TermStatistics

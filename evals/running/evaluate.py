@@ -42,10 +42,8 @@ from sextant.evals.scoring.score_run import (
     summarise_unfinished,
 )
 from sextant.evals.scoring.score_table import lay_out_scores
-from sextant.tools import cli_options
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError, UsageError
-from sextant.tools.files import sextant_home
 from sextant.tools.models import language_model
 from sextant.tools.models.budget import Budget
 from sextant.tools.models.call_context import Rules
@@ -54,14 +52,16 @@ from sextant.tools.models.run_resources import QUERY_SECONDS, RunResources
 from sextant.tools.models.secrets import read_keys
 from sextant.tools.models.storage.cassette import Cassette
 from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
-from sextant.tools.number_format import number, queries, some_queries
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.number_format import number, queries, some_queries
+from sextant.tools.platform.result_table import Cell, ResultTable, html_of, render_terminal
+from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_from_json
-from sextant.tools.result_table import Cell, ResultTable, html_of, render_terminal
 from sextant.tools.retrievers.base import PoolRetriever, Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Limits, Toolbox
 from sextant.tools.text import TermStatistics
-from sextant.tools.waiting import announced
 
 # What follows a run while its queries are answered: a context with `add` and `leave`, as
 # sextant.evals.running.events.RunMonitor.
@@ -241,7 +241,7 @@ def run_request(
     """Have the pending queries of a request's run answered, and score it; `problem` says why some
     are still pending.
 
-    `start` is what sextant.tools.forkserver.fork_server yields, if that is there already.
+    `start` is what sextant.tools.platform.forkserver.fork_server yields, if that is there already.
     """
     started = time.monotonic()
     with ExitStack() as stack:
@@ -250,7 +250,7 @@ def run_request(
 
             start = stack.enter_context(ray_workers.starting(str(request.workers)))
         elif request.forks and not start:  # first of all, so that they get ready meanwhile
-            from sextant.tools.forkserver import fork_server  # few runs need it
+            from sextant.tools.platform.forkserver import fork_server  # few runs need it
 
             start = stack.enter_context(fork_server("sextant.evals.running.workers.worker"))
         return _run(opening(request), report, answer, started, start)

@@ -21,9 +21,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Self, get_args
 
 from sextant.evals.run_folder import Outcome, RunFolder
-from sextant.tools.cli import print_stderr, print_stdout
 from sextant.tools.errors import INTERRUPTED, DataError
 from sextant.tools.models.run_resources import CallStats
+from sextant.tools.platform.cli import print_stderr, print_stdout
 from sextant.tools.records import JsonMapping, Usage, usage_from_json
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class EventWriter:
         code = self.code
         words = None
         interrupted = isinstance(error, KeyboardInterrupt)
-        if error:  # as sextant.tools.cli says it
+        if error:  # as sextant.tools.platform.cli says it
             exit_code = (
                 INTERRUPTED
                 if interrupted

@@ -21,9 +21,10 @@ from sextant.evals.running.request import (
     resolve_program,
 )
 from sextant.evals.scoring.metrics import find_metric_source, is_custom
-from sextant.tools import code_digest, installation, retrievers
+from sextant.tools import code_digest, retrievers
 from sextant.tools import plugins as names
 from sextant.tools.models.secrets import hash_variables
+from sextant.tools.platform import installation
 from sextant.tools.records import JsonObject
 from sextant.tools.retrievers.base import Retriever
 from sextant.tools.user_files import is_own
@@ -54,12 +55,12 @@ _LIBRARIES = {
 _RANKS_WITH = {"sentence_transformers": ("tokenizers", "torch", "transformers")}
 # Modules that shape no answer: what commands print, and how they end.
 _COMMAND_LINE = (
-    "sextant.tools.cli",
-    "sextant.tools.installation",
-    "sextant.tools.interrupts",
-    "sextant.tools.number_format",
+    "sextant.tools.platform.cli",
+    "sextant.tools.platform.installation",
+    "sextant.tools.platform.interrupts",
+    "sextant.tools.platform.number_format",
     "sextant.tools.otel_spans",
-    "sextant.tools.waiting",
+    "sextant.tools.platform.waiting",
 )
 # The engine without a model.
 _OFFLINE = ("sextant.tools.models.offline_engine", "sextant.tools.models.offline_rules")

@@ -11,7 +11,12 @@ from rich.text import Text
 
 from sextant.evals.running.events import Event, Progress, Tell, WaitEnded, WaitStarted
 from sextant.evals.running.progress_words import plain_line, waiting_words
-from sextant.tools.cli import guard_prints, is_terminal, own_stream, strip_control_characters
+from sextant.tools.platform.cli import (
+    guard_prints,
+    is_terminal,
+    own_stream,
+    strip_control_characters,
+)
 
 WIDTH = 80  # characters of a terminal that does not say how wide it is
 

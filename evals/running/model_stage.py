@@ -20,9 +20,9 @@ from sextant.evals.running.request import SharedRequest
 from sextant.programs.base import Program, check_offline
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import FAULTS, RunIncomplete
-from sextant.tools.files import sextant_home
 from sextant.tools.models.model_spec import check_key
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.platform.files import sextant_home
 from sextant.tools.records import Query, Usage, total, usage_from_json
 from sextant.tools.retrievers.lexical.bm25 import BM25
 

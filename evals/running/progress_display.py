@@ -14,8 +14,8 @@ from sextant.evals.running.cost_estimate import expect_calls
 from sextant.evals.running.events import Event, Progress, RunMonitor, WaitEnded, WaitStarted
 from sextant.evals.running.progress_words import clock, plain_line, waiting_words
 from sextant.evals.running.ready import PreparedRun
-from sextant.tools.cli import is_terminal, print_stderr
-from sextant.tools.number_format import queries
+from sextant.tools.platform.cli import is_terminal, print_stderr
+from sextant.tools.platform.number_format import queries
 
 # A plain line is due when this share of the queries has ended since the last one; when some have,
 # after so many seconds; and when none has, after STILL_SECONDS.

@@ -7,9 +7,9 @@ and progress_display.py print them.
 import math
 
 from sextant.evals.running.events import Progress
-from sextant.tools.cli import strip_control_characters
 from sextant.tools.models.run_resources import CallStats
-from sextant.tools.number_format import queries
+from sextant.tools.platform.cli import strip_control_characters
+from sextant.tools.platform.number_format import queries
 from sextant.tools.records import Usage
 
 

@@ -26,19 +26,25 @@ from sextant.environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from sextant.evals.running import object_programs
 from sextant.evals.scoring.metrics import LANGUAGE, canonicalize_metric, check_metric
 from sextant.programs import PROGRAMS, SCHEMES
-from sextant.tools import cli_options, files, retrievers
 from sextant.tools import plugins as names
-from sextant.tools.cli import clock, dollars, grade, positive
-from sextant.tools.cli_options import RELEVANT_FROM, Option, list_parameters, parse_name_value
+from sextant.tools import retrievers
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.files import InputFilePath
-from sextant.tools.installation import find_page
 from sextant.tools.models.model_spec import ModelSettings, add_scheme
 from sextant.tools.models.model_spec import parse as parse_model
+from sextant.tools.platform import cli_options, files
+from sextant.tools.platform.cli import clock, dollars, grade, positive
+from sextant.tools.platform.cli_options import (
+    RELEVANT_FROM,
+    Option,
+    list_parameters,
+    parse_name_value,
+)
+from sextant.tools.platform.files import InputFilePath
+from sextant.tools.platform.installation import find_page
+from sextant.tools.platform.system_calls import available_cores
 from sextant.tools.records import Query
 from sextant.tools.retrievers import RETRIEVERS
 from sextant.tools.retrievers.expressions import Expression, Expressions
-from sextant.tools.system_calls import available_cores
 
 SYSTEMS = PROGRAMS | AGENTS
 MANY = 64  # queries at a time, of which one process would be too slow to make use

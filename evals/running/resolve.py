@@ -26,15 +26,15 @@ from sextant.tools import plugins as names
 from sextant.tools import retrievers, user_files
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
-from sextant.tools.files import sextant_home
 from sextant.tools.models.budget import unknown_price
 from sextant.tools.models.model_spec import price_is_known
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.number_format import plural
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.waiting import announced
 from sextant.tools.retrievers.base import NullRetriever, Retriever
 from sextant.tools.retrievers.expressions import RetrieverSpec
 from sextant.tools.session import Toolbox
-from sextant.tools.waiting import announced
 
 if TYPE_CHECKING:
     from sextant.programs.compiled import Compiled

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from sextant.evals.run_folder import Outcome, RunFolder
 from sextant.evals.run_sittings import OUT_OF_BUDGET, SITTINGS, STATUS, read_sittings, read_status
 from sextant.evals.scoring.score_run import query_weights, summarise_columns
-from sextant.tools import files
-from sextant.tools.cli_options import to_command_line
 from sextant.tools.errors import BudgetReached, ProviderRefused
+from sextant.tools.platform import files
+from sextant.tools.platform.cli_options import to_command_line
 from sextant.tools.records import JsonMapping, JsonObject, requests_json
 
 if TYPE_CHECKING:

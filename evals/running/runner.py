@@ -36,12 +36,12 @@ from sextant.tools.errors import (
     RunIncomplete,
     SextantError,
 )
-from sextant.tools.files import hide_folders
-from sextant.tools.interrupts import check_interrupts, may_interrupt, wait_until
 from sextant.tools.models.language_model import ConnectedModel
 from sextant.tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
 from sextant.tools.models.secrets import redact
-from sextant.tools.number_format import queries
+from sextant.tools.platform.files import hide_folders
+from sextant.tools.platform.interrupts import check_interrupts, may_interrupt, wait_until
+from sextant.tools.platform.number_format import queries
 from sextant.tools.plugins import describe_exception, list_causes, release_frames
 from sextant.tools.records import (
     Document,

@@ -21,9 +21,15 @@ from sextant.evals.scoring.budget_curves import MetricTrajectory, query_trajecto
 from sextant.evals.scoring.metrics import check_metric, is_pairwise
 from sextant.evals.scoring.system_names import name_systems
 from sextant.tools import schemas
-from sextant.tools.number_format import number as format_number
+from sextant.tools.platform.number_format import number as format_number
+from sextant.tools.platform.result_table import (
+    Cell,
+    ResultTable,
+    TextBlock,
+    render_terminal,
+    value_cell,
+)
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import Cell, ResultTable, TextBlock, render_terminal, value_cell
 from sextant.tools.text import content_words
 
 Result = JsonObject  # what `compare_behaviour` returns and --json prints

@@ -38,7 +38,7 @@ from sextant.evals.scoring.scored_run import (
 from sextant.evals.scoring.statistics import estimate_mean
 from sextant.evals.scoring.system_names import name_systems
 from sextant.tools.errors import UnknownName, UsageError
-from sextant.tools.number_format import some_queries
+from sextant.tools.platform.number_format import some_queries
 from sextant.tools.records import JsonMapping, JsonObject
 
 Result = JsonObject  # what `curves` returns and --json prints

@@ -67,7 +67,7 @@ from sextant.evals.scoring.statistics import (
 from sextant.evals.scoring.system_names import name_systems
 from sextant.evals.scoring.system_ranking import rank_systems
 from sextant.tools.errors import DataError, SextantError, UnknownName, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonObject
 
 Result = JsonObject  # what `compare` returns and --json prints

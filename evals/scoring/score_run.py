@@ -47,13 +47,13 @@ from sextant.evals.scoring.reference_runs import read_reference_bounds
 from sextant.evals.scoring.scored_run import Column, name_retriever
 from sextant.evals.scoring.statistics import estimate_mean, resampled_mean
 from sextant.programs import describe_deviations
-from sextant.tools import files
 from sextant.tools.errors import DataError, RunIncomplete, SextantError
-from sextant.tools.interrupts import start_thread
-from sextant.tools.number_format import choose_verb, plural, queries
+from sextant.tools.platform import files
+from sextant.tools.platform.interrupts import start_thread
+from sextant.tools.platform.number_format import choose_verb, plural, queries
+from sextant.tools.platform.result_table import write_csv
 from sextant.tools.pool_kinds import describe_signs
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
-from sextant.tools.result_table import write_csv
 
 # Files whose digests scores.json has, in their order there.
 _DIGESTED = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")

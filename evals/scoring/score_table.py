@@ -10,10 +10,10 @@ from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.reference_runs import list_bounds
 from sextant.programs import SCHEMES
 from sextant.tools import pool_kinds
-from sextant.tools.cli import print_json, print_stdout
-from sextant.tools.number_format import count_of, number, plural, queries
+from sextant.tools.platform.cli import print_json, print_stdout
+from sextant.tools.platform.number_format import count_of, number, plural, queries
+from sextant.tools.platform.result_table import ResultTable, TextBlock, render_terminal
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import ResultTable, TextBlock, render_terminal
 from sextant.tools.session import UNFOUND_ID
 
 # Characters of a waterfall that stand for all of the recall.

@@ -19,9 +19,10 @@ from sextant.evals.run_schemas import JudgedSchema, ScoresSchema
 from sextant.evals.run_sittings import explain_resuming
 from sextant.evals.scoring.metrics import unordered_depth
 from sextant.programs import FLOOR, describe_deviations
-from sextant.tools import files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import DataError, RunIncomplete, SextantError, UsageError
-from sextant.tools.number_format import abbreviate, choose_verb, queries
+from sextant.tools.platform import files
+from sextant.tools.platform.number_format import abbreviate, choose_verb, queries
 from sextant.tools.pool_kinds import describe_signs, read_kind
 from sextant.tools.records import JsonObject
 

@@ -13,7 +13,7 @@ from sextant.evals.run_descriptions import printable
 from sextant.evals.run_folder import Config
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.programs import FLOOR
-from sextant.tools.number_format import abbreviate
+from sextant.tools.platform.number_format import abbreviate
 from sextant.tools.pool_kinds import read_kind
 
 # Characters of the value of a setting in a name.

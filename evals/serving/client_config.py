@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sextant.tools.cli import print_stdout
+from sextant.tools.platform.cli import print_stdout
 from sextant.tools.schemas import to_toml, toml_lines
 
 TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show

@@ -33,12 +33,12 @@ from sextant.evals.scoring.score_table import show_scores
 from sextant.evals.serving.client_config import ServerAddress
 from sextant.evals.serving.episode import Episode, EpisodeFactory, Observation, RewardSettings
 from sextant.programs.external_agent import Served
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
-from sextant.tools.installation import explain_missing
-from sextant.tools.interrupts import check_interrupts
 from sextant.tools.models.budget import Budget
-from sextant.tools.number_format import plural
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.installation import explain_missing
+from sextant.tools.platform.interrupts import check_interrupts
+from sextant.tools.platform.number_format import plural
 from sextant.tools.plugins import describe_exception as describe_error
 from sextant.tools.plugins import load_object
 from sextant.tools.records import Usage

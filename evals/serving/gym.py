@@ -10,7 +10,7 @@ texts of any length.
 
 from typing import Any
 
-from sextant.tools.installation import importing_extra
+from sextant.tools.platform.installation import importing_extra
 
 with importing_extra("gymnasium", __name__):
     import gymnasium

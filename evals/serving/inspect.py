@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from sextant.tools.installation import importing_extra
+from sextant.tools.platform.installation import importing_extra
 
 with importing_extra("inspect", __name__):
     from inspect_ai import Task, task

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from sextant.tools.installation import importing_extra
+from sextant.tools.platform.installation import importing_extra
 
 with importing_extra("openenv", __name__):
     from fastapi.exceptions import RequestValidationError

@@ -45,9 +45,9 @@ from sextant.tools.models.arguments import (
     read_form,
     read_json,
 )
+from sextant.tools.platform.terminal import first_sentence
 from sextant.tools.records import Hits, JsonObject
 from sextant.tools.retrievers.base import Retriever, Search
-from sextant.tools.terminal import first_sentence
 
 Result = TypeVar("Result")
 

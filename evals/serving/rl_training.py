@@ -24,8 +24,8 @@ from sextant.evals.serving.episode import (
 )
 from sextant.evals.serving.episode_server import open_training_pool
 from sextant.programs.search_tools import as_json
-from sextant.tools import cli_options
-from sextant.tools.files import read_object
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.files import read_object
 
 MOST = 32  # turns of an episode, unless told otherwise
 _CALL_START = "<tool_call>"

@@ -15,8 +15,8 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.exceptions import HTTPException
 
-from sextant.tools.cli import print_stderr
-from sextant.tools.number_format import plural
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import plural
 from sextant.tools.plugins import describe_exception as describe_error
 
 Result = TypeVar("Result")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from sextant.tools.installation import importing_extra
+from sextant.tools.platform.installation import importing_extra
 
 with importing_extra("trl", __name__):
     from datasets import Dataset

@@ -12,7 +12,7 @@ from typing import Any
 from sextant.evals.run_folder import RunFolder
 from sextant.evals.running.ready import PreparedRun
 from sextant.evals.studies.study_file import StudyCell
-from sextant.tools import files
+from sextant.tools.platform import files
 
 CELLS = "cells.json"
 TO_COME = "to come"

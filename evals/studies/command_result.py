@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import SextantError
-from sextant.tools.result_table import render_terminal
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.result_table import render_terminal
 
 
 class CommandResult(NamedTuple):

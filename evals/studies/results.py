@@ -47,10 +47,16 @@ from sextant.evals.scoring.statistics import estimate_mean
 from sextant.evals.studies import significance
 from sextant.evals.studies.run_cells import CellResult
 from sextant.evals.studies.study_file import StudyFile
-from sextant.tools import files as disk
-from sextant.tools.number_format import choose_verb, count_failed, number, plural
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.number_format import choose_verb, count_failed, number, plural
+from sextant.tools.platform.result_table import (
+    LatexStyle,
+    ResultTable,
+    figure_cell,
+    to_csv,
+    to_latex,
+)
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.result_table import LatexStyle, ResultTable, figure_cell, to_csv, to_latex
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "

@@ -44,13 +44,6 @@ from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
 from sextant.evals.studies.cell_states import CellStates
 from sextant.evals.studies.study_file import StudyCell
 from sextant.tools import retrievers
-from sextant.tools.cli import (
-    guard_prints,
-    is_terminal,
-    own_stream,
-    print_stderr,
-    strip_control_characters,
-)
 from sextant.tools.errors import (
     FAULTS,
     BudgetReached,
@@ -64,13 +57,20 @@ from sextant.tools.errors import (
     UnknownPrice,
     UsageError,
 )
-from sextant.tools.interrupts import check_interrupts
 from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
-from sextant.tools.number_format import number, plural
+from sextant.tools.platform.cli import (
+    guard_prints,
+    is_terminal,
+    own_stream,
+    print_stderr,
+    strip_control_characters,
+)
+from sextant.tools.platform.interrupts import check_interrupts
+from sextant.tools.platform.number_format import number, plural
+from sextant.tools.platform.result_table import ResultTable, TextBlock
+from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonObject
-from sextant.tools.result_table import ResultTable, TextBlock
 from sextant.tools.retrievers.base import Retriever
-from sextant.tools.waiting import announced
 
 # Seconds until cells that other processes are at are looked at again.
 POLL = 1.0

@@ -17,7 +17,7 @@ import numpy as np
 from sextant.evals.reporting.verdicts import describe_verdict
 from sextant.evals.scoring.metrics import metric_family, orient
 from sextant.evals.scoring.statistics import ALPHA, PairedTest, run_tests, subtract_columns
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonObject
 
 # task -> row -> query -> value, which is a mean over seeds.

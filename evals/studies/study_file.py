@@ -17,9 +17,10 @@ from pydantic import ConfigDict, Field
 from sextant import environments
 from sextant.evals.running.request import Request
 from sextant.evals.scoring.metrics import canonicalize_metric, check_metric
-from sextant.tools import cli_options, files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import FAULTS, UnknownName, UsageError
-from sextant.tools.installation import find_page
+from sextant.tools.platform import cli_options, files
+from sextant.tools.platform.installation import find_page
 from sextant.tools.records import JsonMapping, JsonObject
 
 # Fields whose value is itself a list: only a list of lists multiplies.

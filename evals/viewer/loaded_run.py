@@ -26,9 +26,9 @@ from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, SextantError
-from sextant.tools.interrupts import start_thread
 from sextant.tools.models.storage.response_cache import NAME as ANSWERS
-from sextant.tools.number_format import queries
+from sextant.tools.platform.interrupts import start_thread
+from sextant.tools.platform.number_format import queries
 from sextant.tools.records import Document, JsonMapping, JsonObject
 
 # Characters of a query's text in a list.

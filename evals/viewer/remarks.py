@@ -16,10 +16,11 @@ from typing import Annotated, NamedTuple, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sextant.tools import files, schemas
-from sextant.tools.cli import print_stderr
+from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonMapping, JsonObject
 
 REMARKS = "remarks.jsonl"

@@ -14,7 +14,7 @@ from typing import Any
 from sextant.evals.run_sittings import read_sittings
 from sextant.evals.scoring.scored_run import ScoredRun, contract_differences
 from sextant.evals.scoring.system_names import name_settings
-from sextant.tools.number_format import abbreviate
+from sextant.tools.platform.number_format import abbreviate
 
 # Of a contract, what the head of a group says in any case.
 _SAID = {"task", "split", "queries"}

@@ -23,9 +23,9 @@ from sextant.evals.viewer.data import NotFound, ViewerApi
 from sextant.evals.viewer.loaded_run import plain_json
 from sextant.evals.viewer.panel import Panel
 from sextant.evals.web_page import PAGE
-from sextant.tools import files
 from sextant.tools.errors import DataError, SextantError, UsageError
-from sextant.tools.interrupts import check_interrupts
+from sextant.tools.platform import files
+from sextant.tools.platform.interrupts import check_interrupts
 
 HOST = "127.0.0.1"
 PORT = 8017

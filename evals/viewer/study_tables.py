@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sextant.tools import files
+from sextant.tools.platform import files
 from sextant.tools.records import JsonObject
 
 # Bytes of a table.

@@ -17,8 +17,8 @@ from pathlib import Path
 import zstandard
 
 from sextant.evals.run_folder import Outcome
-from sextant.tools import files
 from sextant.tools.models.storage.request_store import translate_sqlite_errors
+from sextant.tools.platform import files
 from sextant.tools.records import Document, JsonObject
 
 # Places that a search returns.

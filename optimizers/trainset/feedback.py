@@ -20,7 +20,7 @@ from sextant.environments.base import Environment
 from sextant.evals.scoring.attribution import DocumentHistory, read_histories
 from sextant.evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
 from sextant.tools.models.passages import escape_markers
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query, Step, Trace, total
 from sextant.tools.text import content_words, sentences
 

@@ -28,7 +28,7 @@ from sextant.evals.scoring.metrics import (
     judge_ranking,
 )
 from sextant.tools.errors import UnknownName, UsageError
-from sextant.tools.number_format import queries
+from sextant.tools.platform.number_format import queries
 from sextant.tools.records import Query, Usage
 
 PREFERRED = "nDCG@10"

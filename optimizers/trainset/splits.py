@@ -20,7 +20,7 @@ from sextant.environments.base import EmptySplit, Environment
 from sextant.evals.scoring.statistics import fewest_moved
 from sextant.evals.scoring.text_similarity import similarities
 from sextant.tools.errors import UsageError, require_at_least
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.session import SharedOnDeepcopy
 

@@ -77,7 +77,7 @@ def make(
 def run_in(place: Path, *words: object) -> Path:
     """The folder of a run on a miniature with these words, in silence; its home and its runs folder are in `place`."""
     from sextant.evals import run
-    from sextant.tools.cli import run_command
+    from sextant.tools.platform.cli import run_command
 
     before = set((place / "runs").glob("*/*"))
     given = [*map(str, words), "--data", "mini", "--runs", str(place / "runs")]

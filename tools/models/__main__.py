@@ -9,19 +9,19 @@ The calls that are sent are those of tools/models/model_check.py.
 import argparse
 from typing import Any
 
-from sextant.tools.cli import (
+from sextant.tools.errors import UsageError
+from sextant.tools.models.model_spec import ModelSettings, parse, split_server
+from sextant.tools.models.secrets import read_keys
+from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     print_json,
     run_and_leave,
     strip_control_characters,
 )
-from sextant.tools.cli_options import add_options, from_options
-from sextant.tools.errors import UsageError
-from sextant.tools.models.model_spec import ModelSettings, parse, split_server
-from sextant.tools.models.secrets import read_keys
-from sextant.tools.result_table import CommandLine, DefinitionList, show
-from sextant.tools.waiting import announced
+from sextant.tools.platform.cli_options import add_options, from_options
+from sextant.tools.platform.result_table import CommandLine, DefinitionList, show
+from sextant.tools.platform.waiting import announced
 
 
 def parser() -> CommandParser:

@@ -12,14 +12,14 @@ from typing import Any
 import pydantic
 
 from sextant.tools import session
-from sextant.tools.files import read_object
 from sextant.tools.models import call_context
 from sextant.tools.models.answer_checks import InvalidAnswer, Kind
 from sextant.tools.models.answer_parsing import MARKER_FORM, answer_form
 from sextant.tools.models.answer_schema import SIGNATURES_CACHED, make_schema
 from sextant.tools.models.call_context import CallContext, LastAnswer, Repair
 from sextant.tools.models.finish_reasons import is_cut
-from sextant.tools.number_format import abbreviate
+from sextant.tools.platform.files import read_object
+from sextant.tools.platform.number_format import abbreviate
 
 COMPLETED = "[[ ## completed ## ]]"  # ends an answer in markers
 # The requests for a repair: behind a bad answer that the model is shown, for a short answer, and

@@ -13,10 +13,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from sextant.tools import files
 from sextant.tools.models import values
 from sextant.tools.models.answer_checks import InvalidAnswer
 from sextant.tools.models.values import fold_name
+from sextant.tools.platform import files
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.schemas import NESTED
 from sextant.tools.text import replace_surrogates

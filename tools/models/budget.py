@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import BudgetReached, UnknownPrice
-from sextant.tools.number_format import plural
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Usage
 
 _LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up

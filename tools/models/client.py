@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import ProviderRefused
 from sextant.tools.models import context_window, provider_errors
 from sextant.tools.models.budget import CallReservation
@@ -33,7 +32,8 @@ from sextant.tools.models.storage.request_store import Packed, split_and_compres
 from sextant.tools.models.storage.response_cache import ModelResponse
 from sextant.tools.models.transport.rate_limiter import LONGEST_WAIT
 from sextant.tools.models.usage import read_report
-from sextant.tools.number_format import plural
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Usage
 from sextant.tools.session import SharedOnDeepcopy, usage_recorded_elsewhere
 

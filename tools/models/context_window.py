@@ -14,7 +14,7 @@ from typing import Any
 
 import dspy
 
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 
 Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 

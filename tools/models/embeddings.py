@@ -29,7 +29,7 @@ from sextant.tools.models.transport.openai_client import (
     UnreadableResponse,
     parse_body,
 )
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers

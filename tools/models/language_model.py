@@ -30,7 +30,6 @@ from dspy.clients.lm15_boundary import request_kwargs, response_value
 from dspy.utils.callback import with_callbacks
 
 from sextant.tools import session
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import (
     AbortCompilation,
     ProviderRefused,
@@ -38,7 +37,6 @@ from sextant.tools.errors import (
     UsageError,
     check_docstrings,
 )
-from sextant.tools.interrupts import start_thread
 from sextant.tools.models import call_context, context_window, offline_engine, provider_errors
 from sextant.tools.models import model_spec as models
 from sextant.tools.models.adapter import Adapter
@@ -57,6 +55,8 @@ from sextant.tools.models.secrets import SECRET, header_values, redact, redact_n
 from sextant.tools.models.storage.response_cache import ModelResponse
 from sextant.tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
 from sextant.tools.models.usage import RECOUNT_TOKENS
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.records import Usage
 from sextant.tools.text import TermStatistics
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from sextant.tools.cli_options import to_command_line
 from sextant.tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName
 from sextant.tools.models import provider_errors, server_detection
 from sextant.tools.models.answer_checks import UnusableAnswer
@@ -36,6 +35,7 @@ from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.speed import Speed
 from sextant.tools.models.storage.response_cache import ModelResponse
 from sextant.tools.models.transport.openai_client import OpenAIClient
+from sextant.tools.platform.cli_options import to_command_line
 from sextant.tools.records import JsonObject, total
 
 REQUESTS = 9  # at most, as an answer that cannot be used is asked for again

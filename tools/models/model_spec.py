@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sextant.tools.cli import positive, share, temperature
-from sextant.tools.cli_options import Option, json_object, parse_name_value
 from sextant.tools.errors import ProviderRefused, UnknownName, UsageError
 from sextant.tools.models.secrets import get_secret
+from sextant.tools.platform.cli import positive, share, temperature
+from sextant.tools.platform.cli_options import Option, json_object, parse_name_value
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")

@@ -10,7 +10,7 @@ from functools import partial
 import pydantic
 
 from sextant.tools.models.context_window import fit_length
-from sextant.tools.number_format import choose_verb
+from sextant.tools.platform.number_format import choose_verb
 from sextant.tools.session import Session
 
 # The description of the input `description`: in some tasks the query is itself a text of the kind

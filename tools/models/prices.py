@@ -25,9 +25,10 @@ from typing import Annotated, Any, NamedTuple, NotRequired, cast
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from sextant.tools import files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import UsageError
-from sextant.tools.files import expand_user_path, sextant_home
+from sextant.tools.platform import files
+from sextant.tools.platform.files import expand_user_path, sextant_home
 from sextant.tools.records import JsonObject
 
 _MILLION = 1e6

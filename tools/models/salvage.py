@@ -36,7 +36,7 @@ from sextant.tools.models.call_context import CallContext
 from sextant.tools.models.fields import convert_field, read_parts
 from sextant.tools.models.passages import Passage
 from sextant.tools.models.values import Ids, TooBroken, convert_items, find_items
-from sextant.tools.number_format import abbreviate
+from sextant.tools.platform.number_format import abbreviate
 
 _UNREADABLE = (ValueError, TypeError, TooBroken, RecursionError, MemoryError)
 # Characters of a passage's text that no other passage of a call is likely to have.

@@ -12,8 +12,8 @@ from typing import Any
 
 from dotenv import load_dotenv
 
-from sextant.tools import files
 from sextant.tools.errors import UsageError
+from sextant.tools.platform import files
 
 # Letters of a key that is removed from answers, too; a shorter key, as "token" for a local server,
 # may be a word.

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import dspy
 import orjson
 
-from sextant.tools.cli import print_stderr
 from sextant.tools.models.model_spec import UNKNOWN, ServerInfo, ServerKind
+from sextant.tools.platform.cli import print_stderr
 from sextant.tools.records import JsonMapping, JsonObject
 
 # For each of the two questions. A server that is busy with long prompts answers late, and a run whose server is

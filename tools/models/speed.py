@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from sextant.tools import files
+from sextant.tools.platform import files
 from sextant.tools.records import Usage
 
 NAME = "speeds.json"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sextant
 from sextant.tools import plugins
 from sextant.tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
-from sextant.tools.installation import find_page
-from sextant.tools.number_format import plural
+from sextant.tools.platform.installation import find_page
+from sextant.tools.platform.number_format import plural
 from sextant.tools.retrievers.expressions import Expression as Expression
 from sextant.tools.retrievers.expressions import Expressions as Expressions
 from sextant.tools.retrievers.expressions import RetrieverSpec as RetrieverSpec

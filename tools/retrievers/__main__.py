@@ -19,17 +19,19 @@ from rich.filesize import decimal
 
 from sextant import environments
 from sextant.tools import plugins
-from sextant.tools.cli import (
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform.cli import (
     CommandParser,
     print_json,
     print_stderr,
     run_and_leave,
 )
-from sextant.tools.errors import DataError, UsageError
-from sextant.tools.files import sextant_home
-from sextant.tools.installation import find_page
-from sextant.tools.number_format import plural
-from sextant.tools.result_table import DefinitionList, ResultTable, TerminalBlock, show
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.installation import find_page
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import DefinitionList, ResultTable, TerminalBlock, show
+from sextant.tools.platform.terminal import first_sentence
+from sextant.tools.platform.waiting import announced, each_announced
 from sextant.tools.retrievers import (
     FILLS,
     RETRIEVERS,
@@ -40,8 +42,6 @@ from sextant.tools.retrievers import (
     lookup,
 )
 from sextant.tools.retrievers.neural.model_table import rows
-from sextant.tools.terminal import first_sentence
-from sextant.tools.waiting import announced, each_announced
 
 
 def parser() -> CommandParser:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sextant.tools.corpus import StoredIds
 from sextant.tools.errors import DataError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hit, Hits
 from sextant.tools.text import is_blank
 

@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.terminal import first_sentence
 from sextant.tools.plugins import describe_exception
 from sextant.tools.records import Document, Hits
 from sextant.tools.retrievers import build, canonicalize
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.expressions import RetrieverSpec
-from sextant.tools.terminal import first_sentence
 
 # Builds the retriever over a corpus, with an index in a folder or without.
 BuildOver = Callable[..., Retriever]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError, require_at_least
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Retriever, Search, top_k
 from sextant.tools.retrievers.expressions import Value, format_expression

@@ -24,7 +24,7 @@ from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import get_secret, redact
 from sextant.tools.models.transport.http_client import HttpClient, TransportError
 from sextant.tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hit
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.expressions import format_expression

@@ -21,11 +21,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sextant.tools import files as disk
 from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.system_calls import reserve_space
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.devices import device
-from sextant.tools.system_calls import reserve_space
 
 if TYPE_CHECKING:
     import numpy as np

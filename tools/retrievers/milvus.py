@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError, RunIncomplete, UsageError
-from sextant.tools.installation import explain_missing
 from sextant.tools.models.model_spec import SERVER_KEY, is_server
 from sextant.tools.models.secrets import get_secret
+from sextant.tools.platform.cli import Progress
+from sextant.tools.platform.installation import explain_missing
 from sextant.tools.records import Hits
 from sextant.tools.retrievers import FILLS, PUSH, ServiceState, check_same_corpus
 from sextant.tools.retrievers.base import Ranker, Retriever, Search

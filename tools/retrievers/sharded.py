@@ -24,18 +24,18 @@ from threading import Lock
 from typing import Any, TypeAlias, cast
 from weakref import finalize
 
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UsageError, require_at_least
-from sextant.tools.forkserver import fork_server, receive_result, serve_forks
-from sextant.tools.interrupts import start_thread
+from sextant.tools.platform.cli import Progress
+from sextant.tools.platform.forkserver import fork_server, receive_result, serve_forks
+from sextant.tools.platform.interrupts import start_thread
+from sextant.tools.platform.system_calls import available_cores
 from sextant.tools.records import Hit, Hits
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.lexical.bm25 import LexicalRetriever
 from sextant.tools.retrievers.lexical.inverted_index import CorpusTotals
 from sextant.tools.retrievers.lexical.numba_kernels import Ints
 from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
-from sextant.tools.system_calls import available_cores
 
 _KINDS = ("bm25", "bm25s", "dense")
 # Starts the process of a part, which is sent the arguments of a PartProcess.

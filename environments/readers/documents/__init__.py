@@ -25,7 +25,7 @@ from sextant.environments.readers.documents.readers import (
 from sextant.environments.readers.documents.reading import PACKAGES
 from sextant.environments.readers.raw_files import find_ending
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 
 # To add one: a row here, and its reader in a file of this folder, which reading.py names.
 FORMS = {

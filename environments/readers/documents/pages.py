@@ -15,7 +15,7 @@ from typing import Any
 
 from sextant.environments.readers import raw_files
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform.installation import explain_missing
 
 NEEDED = {  # form -> the package that reads it, and what needs it
     "html": ("trafilatura", "web pages"),

@@ -30,8 +30,8 @@ from sextant.environments.readers.documents.reading import (
     hard_limit,
 )
 from sextant.tools.errors import RunIncomplete
-from sextant.tools.forkserver import fork_server
-from sextant.tools.interrupts import check_interrupts
+from sextant.tools.platform.forkserver import fork_server
+from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.records import JsonObject
 
 Leave = Callable[

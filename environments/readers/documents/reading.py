@@ -24,7 +24,7 @@ from sextant.environments.readers.documents.markup import (
 )
 from sextant.environments.readers.documents.pages import read_docx, read_html, read_pdf
 from sextant.tools.errors import DataError, SextantError
-from sextant.tools.forkserver import serve_forks
+from sextant.tools.platform.forkserver import serve_forks
 
 PACKAGES = {
     "html": "trafilatura",

@@ -23,8 +23,8 @@ from sextant.evals.build.recipe import Recipe, ReleaseSettings
 from sextant.evals.build.types import Benchmark
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError
-from sextant.tools.files import expand_user_path
-from sextant.tools.number_format import plural
+from sextant.tools.platform.files import expand_user_path
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 

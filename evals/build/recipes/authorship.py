@@ -21,10 +21,10 @@ from sextant.evals.build.pipeline import BuildPipeline, stable_order
 from sextant.evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
 from sextant.evals.build.text_cleaning import replace_spans
 from sextant.evals.build.types import Benchmark, StageInput, read_dropped
-from sextant.tools.cli import print_stderr
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query
 
 # Bins of lengths, with the same number of the authors' texts each: distractors have the same share

@@ -19,7 +19,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from sextant.tools.interrupts import start_thread
+from sextant.tools.platform.interrupts import start_thread
 
 
 class PeerClosed(BaseException):

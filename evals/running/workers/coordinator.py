@@ -18,16 +18,16 @@ from sextant.evals.running.request import Request
 from sextant.evals.running.runner import RemoteSystem
 from sextant.evals.running.workers.channels import Connection, Line, PeerClosed
 from sextant.tools import retrievers, session, user_files
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import Interrupted, RunIncomplete
-from sextant.tools.interrupts import start_thread
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.provider_errors import QueryTimeout
 from sextant.tools.models.provider_response import ProviderResponse
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.interrupts import start_thread
+from sextant.tools.platform.system_calls import list_cores
 from sextant.tools.records import Query, Usage
 from sextant.tools.retrievers.base import Search
 from sextant.tools.session import Limits, Session
-from sextant.tools.system_calls import list_cores
 
 # workers that may end with a query beside others, then with it alone, before it is left pending
 BESIDE = 2

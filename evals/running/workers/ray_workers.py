@@ -18,10 +18,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sextant.tools import forkserver, session
+from sextant.tools import session
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import RunIncomplete, SextantError
-from sextant.tools.interrupts import start_thread
+from sextant.tools.platform import forkserver
+from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.retrievers import sharded
 from sextant.tools.retrievers.vectors.embedder import ELSEWHERE, Block, Embedder, Vectors
 from sextant.tools.retrievers.vectors.ray_embedding import (

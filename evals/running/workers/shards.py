@@ -14,10 +14,10 @@ from sextant.evals import run_folder
 from sextant.evals.run_folder import load_environment
 from sextant.evals.scoring.reference_runs import read_reference_bounds
 from sextant.evals.scoring.score_run import count_test_uses, record_test_use, score
-from sextant.tools import files
 from sextant.tools.errors import DataError, RunConflict, RunIncomplete, SextantError
 from sextant.tools.models.storage.ledger import Ledger, open_ledger
-from sextant.tools.number_format import choose_verb, queries
+from sextant.tools.platform import files
+from sextant.tools.platform.number_format import choose_verb, queries
 
 # The rows of a shard's ledger (?2) that the run's (?1) has not got yet.
 _NEW = (

@@ -21,18 +21,19 @@ from sextant.evals.running.evaluate import load_run, prepare_loaded
 from sextant.evals.running.runner import answer_with_model, infrequent_gc
 from sextant.evals.running.workers.channels import Connection, Line
 from sextant.evals.running.workers.coordinator import WorkerSetup, is_mapped
-from sextant.tools import forkserver, session, user_files
+from sextant.tools import session, user_files
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import SessionRefusal
 from sextant.tools.models.client import DEADLINE, ModelClient
 from sextant.tools.models.provider_response import Send
 from sextant.tools.models.storage.request_store import StoredPartIds
 from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.platform import forkserver
+from sextant.tools.platform.system_calls import stay_on_core
 from sextant.tools.records import Document, Hit
 from sextant.tools.retrievers import with_lens_attribute
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.lexical.bm25 import BM25
-from sextant.tools.system_calls import stay_on_core
 
 # The line of a query, which one thread of it uses at a time; others open lines of their own.
 _OWN: ContextVar[Line | None] = ContextVar("own", default=None)

@@ -3,7 +3,7 @@
 import sys
 
 from sextant.evals.serve import command, parser
-from sextant.tools.cli import run_and_leave
+from sextant.tools.platform.cli import run_and_leave
 
 OPTIONS = ["--task", "congress", "--split", "dev", "--rewards", "--repeat"]
 

@@ -9,7 +9,7 @@ from sextant import environments
 from sextant.environments.base import DevSplit
 from sextant.environments.task_card import run_checks
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.files import sextant_home
+from sextant.tools.platform.files import sextant_home
 
 DEV = [f"MINI-q{number:02}" for number in (2, 11, 14, 18, 22, 23, 26, 27, 28, 30, 31, 34)]
 

@@ -22,7 +22,7 @@ from sextant.environments.base import Release, Suite, TaskInfo
 from sextant.environments.fetch import fetch
 from sextant.environments.task_card import data_state, run_checks, task_row
 from sextant.tools.errors import DataError, RunConflict, UsageError
-from sextant.tools.files import sextant_home
+from sextant.tools.platform.files import sextant_home
 
 MINI = Path(environments.__file__).parent / "mini/obliq"
 PATHS = obliq.SUITE.tasks["congress"].files

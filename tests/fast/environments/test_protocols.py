@@ -17,9 +17,9 @@ from sextant import environments
 from sextant.environments import crumb, multiconir
 from sextant.evals import score
 from sextant.evals.run_folder import load_environment
-from sextant.tools.cli import run_command
 from sextant.tools.errors import DataError, SextantError, UsageError
-from sextant.tools.files import sextant_home
+from sextant.tools.platform.cli import run_command
+from sextant.tools.platform.files import sextant_home
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 from conftest import ROOT
 
 from sextant.evals.running.request import SYSTEMS, _read_parameters, find_program
-from sextant.tools.cli_options import list_parameters
+from sextant.tools.platform.cli_options import list_parameters
 
 RUN = "sextant.evals.run --program multihop --task congress"
 STUDY = """name = "s"
@@ -55,7 +55,7 @@ SLOW = {"dspy", "langgraph", "litellm", "numpy", "pyarrow", "torch", "transforme
 SCRIPT = f"""
 import sys
 from importlib import import_module
-from sextant.tools.cli import run_command
+from sextant.tools.platform.cli import run_command
 for line in {[*MISTYPED]!r}:
     name, *words = line.split()
     module = import_module(name)

@@ -19,9 +19,9 @@ from sextant.optimizers.teleprompters import TELEPROMPTERS
 from sextant.optimizers.trainset.demonstrations import CUT, SHOWN
 from sextant.programs.compiled import read, write
 from sextant.programs.query_rewriting import QueryToDoc
-from sextant.tools.cli import run_command
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError
+from sextant.tools.platform.cli import run_command
 from sextant.tools.retrievers.base import NullRetriever
 from sextant.tools.session import Toolbox
 

@@ -19,10 +19,10 @@ from sextant.evals.scoring.scored_run import find_folders
 from sextant.evals.studies import study_file
 from sextant.programs import prompts
 from sextant.programs.listwise import read_solutions
-from sextant.tools import files
 from sextant.tools.errors import RunConflict, SextantError
 from sextant.tools.models import prices
 from sextant.tools.models.storage.request_store import translate_sqlite_errors
+from sextant.tools.platform import files
 from sextant.tools.retrievers import index_store
 
 ROOT = Path(__file__).parents[3]

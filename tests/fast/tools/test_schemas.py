@@ -10,8 +10,8 @@ from run_folders import run_in
 from sextant.evals import score
 from sextant.evals.run_folder import read_outcomes
 from sextant.evals.scoring.scored_run import find_scored_runs
-from sextant.tools.cli import run_command
 from sextant.tools.errors import SextantError
+from sextant.tools.platform.cli import run_command
 
 
 @pytest.fixture(scope="module")

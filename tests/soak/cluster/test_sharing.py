@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from run_folders import lasting
 
-from sextant.tools import files
+from sextant.tools.platform import files
 
 boto3 = pytest.importorskip("boto3", reason="an extra: pip install '.[soak]'")
 moto = pytest.importorskip("moto.server", reason="an extra: pip install '.[soak]'")

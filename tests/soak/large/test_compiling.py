@@ -19,7 +19,7 @@ from prompted_model import ANGLE, STRICT, TRANSCRIPT, Asked, Model, Server, read
 from sextant.evals import run as run_module
 from sextant.evals.scoring.comparison import compare
 from sextant.optimizers import compile as compile_module
-from sextant.tools.cli import run_command
+from sextant.tools.platform.cli import run_command
 
 PROGRAM = ("--program", "multihop", "--task", "congress", "-P", "hops=2", "-P", "per_hop=10")
 SETTINGS = {
@@ -108,7 +108,7 @@ ANOTHER = """
 import io, json, sys
 from contextlib import redirect_stdout
 from sextant.evals import run
-from sextant.tools.cli import run_command
+from sextant.tools.platform.cli import run_command
 for line in sys.stdin:
     out = io.StringIO()
     with redirect_stdout(out):

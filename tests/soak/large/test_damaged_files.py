@@ -25,11 +25,11 @@ from sextant.evals.viewer.server import list_answers
 from sextant.optimizers.evaluation_log import EvaluationLog
 from sextant.programs import compiled
 from sextant.programs.lm import command, parser
-from sextant.tools.cli import run_command
 from sextant.tools.errors import SextantError
 from sextant.tools.models.storage.cassette import read_cassette, write_cassette
 from sextant.tools.models.storage.ledger import Ledger
 from sextant.tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache
+from sextant.tools.platform.cli import run_command
 from sextant.tools.records import Usage
 
 MANY = 1000  # mutations of a form

@@ -17,7 +17,7 @@ from run_folders import unsealed
 from sextant.evals import run, score
 from sextant.evals.viewer import server as page_server
 from sextant.evals.viewer.data import ViewerApi
-from sextant.tools.cli import run_command
+from sextant.tools.platform.cli import run_command
 
 THEMES = ("light", "dark")
 WIDE = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}

@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from run_folders import make, pooled, retrieve
 
 from sextant.evals import report
-from sextant.tools.cli import run_command
+from sextant.tools.platform.cli import run_command
 
 FULL = {"data": "full", "split": "all"}
 

@@ -15,7 +15,7 @@ from run_folders import unsealed
 from sextant.evals import compare, run, score, view
 from sextant.evals.viewer import server as page_server
 from sextant.evals.viewer.data import ViewerApi
-from sextant.tools.cli import run_command
+from sextant.tools.platform.cli import run_command
 
 HOSTILE = {
     "script": "<script>window.pwned = 1</script>",

@@ -17,7 +17,7 @@ import os, resource, sys
 from sextant.evals import run
 from sextant.evals.running import evaluate as evaluation
 import sextant.agents.notes
-from sextant.tools import cli as console
+from sextant.tools.platform import cli as console
 
 limits, times, runs, *words = json.loads(sys.argv[1])
 for limit in limits:

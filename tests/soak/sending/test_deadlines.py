@@ -142,7 +142,7 @@ def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
 
 COMMAND = """
 import threading, time, weakref
-from sextant.tools.cli import CommandParser, run_and_leave
+from sextant.tools.platform.cli import CommandParser, run_and_leave
 
 class Thing:
     pass

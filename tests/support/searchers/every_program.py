@@ -4,7 +4,7 @@ from typing import Any
 
 from sextant.agents import AGENTS
 from sextant.programs import PROGRAMS
-from sextant.tools.cli_options import list_parameters
+from sextant.tools.platform.cli_options import list_parameters
 from sextant.tools.plugins import load_object
 from sextant.tools.records import Query, Submission
 from sextant.tools.retrievers.expressions import Expression, Expressions

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sextant.tools import files, schemas
-from sextant.tools.cli import print_stderr
+from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.storage.request_store import CassetteLine
 from sextant.tools.models.storage.response_cache import ModelResponse
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import usage_from_json, usage_json
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import median
 from types import TracebackType
 
-from sextant.tools import files
 from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from sextant.tools.models.storage import request_store
 from sextant.tools.models.storage.response_cache import (
@@ -31,6 +30,7 @@ from sextant.tools.models.storage.response_cache import (
     open_answers,
     storable,
 )
+from sextant.tools.platform import files
 from sextant.tools.records import Usage, usage_from_json, usage_json
 
 # Seconds; a query with less time left may fail for that alone: no pause between two attempts is

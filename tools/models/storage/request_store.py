@@ -22,8 +22,9 @@ import zstandard
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sextant.tools import files, schemas
+from sextant.tools import schemas
 from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.platform import files
 from sextant.tools.records import JsonObject
 from sextant.tools.schemas import Amount, Key, UsageSchema
 

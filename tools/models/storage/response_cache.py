@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.tools import files
-from sextant.tools.cli import AT_END
 from sextant.tools.errors import DataError, RunIncomplete
 from sextant.tools.models.storage import request_store
 from sextant.tools.models.storage.request_store import parse_row, translate_sqlite_errors
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import AT_END
+from sextant.tools.platform.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 from sextant.tools.records import JsonObject, Usage, requests_json, usage_from_json
-from sextant.tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"

@@ -32,7 +32,7 @@ from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.passages import Passage, escape_markers, passage_batches
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query, Usage
 from sextant.tools.retrievers.base import NullRetriever
 from sextant.tools.retrievers.index_store import index_code_digest

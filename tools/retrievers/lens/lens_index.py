@@ -20,14 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sextant.tools import files
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus, digest_text, indexed_text
 from sextant.tools.errors import DataError, UsageError, require_at_least
-from sextant.tools.installation import find_page
-from sextant.tools.interrupts import check_interrupts, start_thread
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import Progress
+from sextant.tools.platform.installation import find_page
+from sextant.tools.platform.interrupts import check_interrupts, start_thread
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Hits, Usage, usage_from_json, usage_json
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.expressions import Value, format_expression

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sextant.tools import files
-from sextant.tools.waiting import announced
+from sextant.tools.platform import files
+from sextant.tools.platform.waiting import announced
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sextant.tools import files
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import Progress
 from sextant.tools.retrievers.lexical import numba_kernels
 from sextant.tools.retrievers.lexical.numba_kernels import (
     SEGMENT,

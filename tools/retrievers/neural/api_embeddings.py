@@ -27,7 +27,7 @@ from sextant.tools.errors import (
 from sextant.tools.models.embeddings import EmbeddingRefused, Embeddings, place
 from sextant.tools.models.prices import Price, price
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.number_format import abbreviate
+from sextant.tools.platform.number_format import abbreviate
 from sextant.tools.records import Usage
 from sextant.tools.retrievers.base import Search
 from sextant.tools.retrievers.neural.model_table import ModelRow, find_row, name_model

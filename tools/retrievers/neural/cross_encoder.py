@@ -17,9 +17,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
+from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Retriever, Search, top_k
 from sextant.tools.retrievers.neural.model_table import (

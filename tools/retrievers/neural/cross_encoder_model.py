@@ -15,7 +15,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.retrievers.devices import device
 from sextant.tools.retrievers.neural import architectures, loading
 from sextant.tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model, rows

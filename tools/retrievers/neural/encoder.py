@@ -22,8 +22,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tokenizers import Tokenizer
 
-from sextant.tools.cli import print_stderr
 from sextant.tools.errors import DataError
+from sextant.tools.platform.cli import print_stderr
 from sextant.tools.retrievers.devices import device
 from sextant.tools.retrievers.neural import (
     architectures,  # noqa: F401  # it makes NV-Embed known to transformers

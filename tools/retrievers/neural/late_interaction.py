@@ -26,11 +26,11 @@ import numpy as np
 from filelock import unlock_descriptor
 from numpy.typing import NDArray
 
-from sextant.tools import files
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus, digest_text, indexed_text
 from sextant.tools.errors import DataError, RunIncomplete, UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import Progress
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Ranker, Retriever, Search
 from sextant.tools.retrievers.index_store import open_index

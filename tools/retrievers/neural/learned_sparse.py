@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sextant.tools import files as disk
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Ranker, Retriever, Search
 from sextant.tools.retrievers.index_store import open_index

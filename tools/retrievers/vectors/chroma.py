@@ -29,12 +29,12 @@ import numpy as np
 from chromadb.config import Settings
 from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 
-from sextant.tools import files
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, RunIncomplete, UsageError, require_at_least
 from sextant.tools.models.model_spec import is_server
-from sextant.tools.number_format import plural
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import Progress
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hits
 from sextant.tools.retrievers import FILLS, ServiceState, check_same_corpus
 from sextant.tools.retrievers.base import Search

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from sextant.tools import files
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus, digest_text, indexed_text
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Usage, usage_from_json, usage_json
 from sextant.tools.retrievers.base import Ranker, Retriever, Search
 from sextant.tools.retrievers.index_store import create_memmap, drop_page_cache, open_index

@@ -20,6 +20,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from sextant.tools.corpus import Corpus
+from sextant.tools.platform.system_calls import available_cores
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Search, kth_score_lower_bound
 from sextant.tools.retrievers.devices import device
@@ -43,7 +44,6 @@ from sextant.tools.retrievers.vectors.embedder import (
     open_vectors,
     vectors_key,
 )
-from sextant.tools.system_calls import available_cores
 
 Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # positions of documents in the corpus

@@ -20,7 +20,7 @@ import numpy as np
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.installation import explain_missing
+from sextant.tools.platform.installation import explain_missing
 from sextant.tools.retrievers.devices import device
 from sextant.tools.retrievers.neural import loading
 from sextant.tools.retrievers.vectors.embedder import Block, Embedder, Vectors, make_block

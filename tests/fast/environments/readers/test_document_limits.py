@@ -14,8 +14,8 @@ from sextant.environments.readers.documents.markup import XmlPaths, write_markdo
 from sextant.environments.readers.documents.readers import Limits
 from sextant.evals.build.ingest import CorpusSettings, CutSettings, ingest
 from sextant.evals.build.text_cleaning import CleanSettings
-from sextant.tools import files as disk
 from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.platform import files as disk
 
 SMALL = Limits(seconds=1, memory=200, text=1)
 ENDLESS = '<div a="' * 4000  # of wikitext: minutes, and twice the length takes four times as long

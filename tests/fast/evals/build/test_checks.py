@@ -19,8 +19,8 @@ from sextant.evals.build.release import write_release
 from sextant.evals.build.types import Benchmark
 from sextant.evals.scoring.statistics import estimate_difference
 from sextant.programs import VERIFIER
-from sextant.tools.cli import CommandParser, run_command
 from sextant.tools.corpus import Corpus
+from sextant.tools.platform.cli import CommandParser, run_command
 from sextant.tools.records import Document, Query
 
 VARIANTS = "bm25(b=0.0,k1=3.0),bm25(analyzer=english)"

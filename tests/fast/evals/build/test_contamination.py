@@ -11,7 +11,7 @@ from sextant import environments
 from sextant.evals.build import contamination as module
 from sextant.evals.build import human_review, release
 from sextant.evals.build.contamination import recall
-from sextant.tools.cli import CommandParser, run_command
+from sextant.tools.platform.cli import CommandParser, run_command
 from sextant.tools.records import Document
 from sextant.tools.text import tokens
 

@@ -13,7 +13,7 @@ from sklearn import metrics
 from sextant.evals.build import human_review
 from sextant.evals.build.human_review import SHEETS, Item, answers, identify, offer
 from sextant.evals.scoring.agreement import agree
-from sextant.tools.cli import CommandParser, run_command
+from sextant.tools.platform.cli import CommandParser, run_command
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from sextant.environments import __main__ as environments_command
 from sextant.evals.build import __main__ as build_command
 from sextant.evals.build.recipe import read_recipe
 from sextant.evals.running.resolve import RunRetrievers
-from sextant.tools import files
 from sextant.tools.errors import BudgetReached, DataError, RunConflict, UnknownName
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.platform import files
 from sextant.tools.retrievers import canonicalize
 from sextant.tools.retrievers.expressions import parse
 

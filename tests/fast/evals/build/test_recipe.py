@@ -11,8 +11,8 @@ from conftest import ROOT
 from sextant import environments
 from sextant.evals.build import __main__ as command
 from sextant.evals.build.recipe import load_recipe_class
-from sextant.tools.cli import run_command
 from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.platform.cli import run_command
 
 PAGE = (ROOT / "docs/guide/extend.md").read_text(encoding="utf-8").partition("## A recipe\n")[2]
 

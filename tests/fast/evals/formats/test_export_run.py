@@ -21,8 +21,8 @@ from sextant.evals import export
 from sextant.evals.formats.import_run import import_run, make_config
 from sextant.evals.scoring.score_run import score
 from sextant.evals.scoring.scored_run import read_scored_run
-from sextant.tools.cli import run_command
 from sextant.tools.corpus import Corpus
+from sextant.tools.platform.cli import run_command
 from sextant.tools.records import Document, Query
 
 HOSTILE = ["a b", "50%", "a%20b", "tab\there", "line\nbreak", "ünï–漢", "../../x", "q\u2028r"]

@@ -24,9 +24,9 @@ from sextant.evals.formats.import_run import import_run, read_trajectories
 from sextant.evals.formats.trec import RunFile
 from sextant.evals.scoring import score_run
 from sextant.evals.scoring.scored_run import read_scored_run as read_run
-from sextant.tools.cli import run_command
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError
+from sextant.tools.platform.cli import run_command
 from sextant.tools.records import Document, Query
 
 

@@ -14,7 +14,7 @@ from sextant.evals.scoring import scored_run
 from sextant.evals.scoring.statistics import paired
 from sextant.tools import retrievers
 from sextant.tools.errors import UsageError
-from sextant.tools.number_format import plural
+from sextant.tools.platform.number_format import plural
 
 # Programs made small; `score` breaks ties by a second retriever, which orders what has surfaced.
 POOL = ["-P", "pool=6"]

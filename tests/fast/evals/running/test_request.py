@@ -10,9 +10,9 @@ import pytest
 from sextant.evals import Request, evaluate
 from sextant.evals.running.evaluate import run_request as run_request
 from sextant.optimizers.request import CompileRequest
-from sextant.tools import cli_options
-from sextant.tools.cli import CommandParser
 from sextant.tools.errors import UsageError
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import CommandParser
 
 OTHERS = {  # a field -> a value that is not its default, where that cannot be guessed
     "program": "command:agent",  # which alone takes --env

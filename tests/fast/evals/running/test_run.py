@@ -16,9 +16,9 @@ import pytrec_eval
 from sextant import environments
 from sextant.evals import run as command_line
 from sextant.evals import run_folder, score
-from sextant.tools import interrupts
-from sextant.tools.cli import CommandParser, run_command
 from sextant.tools.errors import DataError, RunConflict
+from sextant.tools.platform import interrupts
+from sextant.tools.platform.cli import CommandParser, run_command
 from sextant.tools.records import Query, Submission, Trace
 
 ROOT = Path(__file__).parents[4]

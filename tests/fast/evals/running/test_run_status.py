@@ -12,8 +12,8 @@ from waiting import wait_for
 from sextant.evals import run, run_sittings
 from sextant.evals.running import evaluate, run_status
 from sextant.evals.running.request import Request
-from sextant.tools.cli import run_command
 from sextant.tools.models.run_resources import CallStats
+from sextant.tools.platform.cli import run_command
 
 
 def sittings(path):

@@ -17,7 +17,7 @@ from scipy import stats as scipy_stats
 from sextant.evals import compare as module
 from sextant.evals.scoring.comparison import compare
 from sextant.tools.errors import DataError, RunIncomplete, UnknownName, UsageError
-from sextant.tools.result_table import ResultTable, render_terminal
+from sextant.tools.platform.result_table import ResultTable, render_terminal
 
 
 @pytest.fixture

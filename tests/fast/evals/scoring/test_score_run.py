@@ -6,7 +6,7 @@ import pytest
 from run_folders import CONFIG
 
 from sextant.evals.scoring.score_run import count_test_uses, record_test_use
-from sextant.tools.files import sextant_home
+from sextant.tools.platform.files import sextant_home
 
 
 @pytest.fixture

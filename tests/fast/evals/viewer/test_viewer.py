@@ -35,8 +35,8 @@ from sextant.evals.viewer import loaded_run
 from sextant.evals.viewer import server as page_server
 from sextant.evals.viewer.data import ViewerApi
 from sextant.evals.viewer.panels import PANELS, load_panels
-from sextant.tools.cli import run_command
 from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform.cli import run_command
 
 
 @pytest.fixture(scope="module")

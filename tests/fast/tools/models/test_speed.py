@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from sextant.tools.files import sextant_home
 from sextant.tools.models.client import ModelClient
 from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.speed import UNKNOWN, Speed, SpeedMeter, read_speeds
+from sextant.tools.platform.files import sextant_home
 from sextant.tools.records import Usage
 
 SPEC = "tiny@http://localhost:1/v1"

@@ -187,7 +187,7 @@ class TestCommand:
         assert "fusion(A,B,...)" in out and "rerank(FIRST,SECOND)" in out and "splade:MODEL" in out
 
     def test_indexes_are_listed_and_deleted(self, command):
-        from sextant.tools.files import sextant_home
+        from sextant.tools.platform.files import sextant_home
 
         assert command("indexes")[:2] == (0, "")
         index_store.open_index(sextant_home(), KEY, build=build, load=load)

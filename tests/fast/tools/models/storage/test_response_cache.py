@@ -18,7 +18,6 @@ import dspy
 import pytest
 from waiting import wait_for
 
-from sextant.tools.cli import CommandParser, run_command
 from sextant.tools.errors import DataError, LimitReached, RunIncomplete
 from sextant.tools.models import language_model
 from sextant.tools.models.retry_policy import RetryPolicy
@@ -31,6 +30,7 @@ from sextant.tools.models.storage.response_cache import (
     ResponseCache,
     open_answers,
 )
+from sextant.tools.platform.cli import CommandParser, run_command
 from sextant.tools.records import Query, Usage, total, usage_json
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox

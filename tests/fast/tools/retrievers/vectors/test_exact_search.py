@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from sextant.tools import cli
-from sextant.tools.cli import Progress
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError
+from sextant.tools.platform import cli
+from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Document, Usage
 from sextant.tools.retrievers.base import Search
 from sextant.tools.retrievers.vectors import batch_candidates, exact_search

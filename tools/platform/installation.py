@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "sextant-search"
 
-_PACKAGE = Path(__file__).parents[1]  # the folder "sextant" of a checkout or an installation
+_PACKAGE = Path(__file__).parents[2]  # the folder "sextant" of a checkout or an installation
 _GIT_SECONDS = 10.0
 # Git's hooks set these, and git would then ask the hook's repository.
 _OTHER_REPOSITORY = {

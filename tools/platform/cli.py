@@ -1,6 +1,6 @@
 """The common part of all commands: argument types, short errors, exit codes and progress.
 
-Signals are handled in tools/interrupts.py, numbers are written in tools/number_format.py.
+Signals are handled in tools/platform/interrupts.py, numbers are written in tools/platform/number_format.py.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn, TextIO, TypeVar
 
-from sextant.tools import files
 from sextant.tools.errors import (
     INTERRUPTED,
     DataError,
@@ -34,9 +33,15 @@ from sextant.tools.errors import (
     UsageError,
     check_docstrings,
 )
-from sextant.tools.interrupts import UNHEARD, check_interrupts, is_interrupted, run_in_thread
-from sextant.tools.number_format import duration
-from sextant.tools.wrapping import command_lines, named_width, paragraph
+from sextant.tools.platform import files
+from sextant.tools.platform.interrupts import (
+    UNHEARD,
+    check_interrupts,
+    is_interrupted,
+    run_in_thread,
+)
+from sextant.tools.platform.number_format import duration
+from sextant.tools.platform.wrapping import command_lines, named_width, paragraph
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)

@@ -1,16 +1,17 @@
-"""What tools/installation.py says of an installation, asked in a process of its own with just that installation."""
+"""What Sextant says of its installation, asked in a process of its own with just that installation."""
 
 import importlib
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sextant.tools import installation
+from sextant.tools.platform import installation
 
 SOURCE = Path(installation.__file__)
 METADATA = """Metadata-Version: 2.4
@@ -26,10 +27,11 @@ PROJECT = '[project]\nname = "{}"\nversion = "7.2"\n'
 
 def install(site: Path, **origin: object) -> Path:
     """Put the module and the metadata of a distribution into `site`, as an installer would."""
-    package = site / "sextant"
-    (package / "tools").mkdir(parents=True)
-    for file in (SOURCE, SOURCE.with_name("__init__.py"), SOURCE.parents[1] / "__init__.py"):
-        (package / file.relative_to(SOURCE.parents[1])).write_bytes(file.read_bytes())
+    folder = site / "sextant/tools/platform"
+    folder.mkdir(parents=True)
+    shutil.copy(SOURCE, folder)
+    for place in (folder, folder.parent, folder.parent.parent):
+        shutil.copy(SOURCE.parents[2] / place.relative_to(site / "sextant") / "__init__.py", place)
     about = site / "sextant_search-7.1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(METADATA)
@@ -39,7 +41,7 @@ def install(site: Path, **origin: object) -> Path:
 
 
 def ask(site: Path, expression: str, **environment: str) -> str:
-    script = f"from sextant.tools import installation; print({expression})"
+    script = f"from sextant.tools.platform import installation; print({expression})"
     variables = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(site),

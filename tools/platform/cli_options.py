@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from sextant.tools.errors import UnknownName, UsageError
-from sextant.tools.files import read_object
+from sextant.tools.platform.files import read_object
 
 T = TypeVar("T")
 RELEVANT_FROM = (

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sextant.tools.result_table import (
+from sextant.tools.platform.result_table import (
     Cell,
     CommandLine,
     DefinitionList,
     ResultTable,
     render_terminal,
 )
-from sextant.tools.terminal import first_sentence
-from sextant.tools.wrapping import command_lines, paragraph
+from sextant.tools.platform.terminal import first_sentence
+from sextant.tools.platform.wrapping import command_lines, paragraph
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS, min_size=1, max_size=8).map(" ".join)

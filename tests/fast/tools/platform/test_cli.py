@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from sextant.tools.cli import CommandParser, print_stderr, spell_in
+from sextant.tools.platform.cli import CommandParser, print_stderr, spell_in
 
 POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -29,7 +29,7 @@ def typed(tmp_path):
 
 # A command that prints signs of tables, of bars and of texts
 PRINTS = r"""
-from sextant.tools.cli import CommandParser, print_stdout, run_and_leave
+from sextant.tools.platform.cli import CommandParser, print_stdout, run_and_leave
 
 def command(arguments):
     print_stdout("\u2500\u2500\u2500 \u2588\u2588\u2588 \u6771")
@@ -119,7 +119,7 @@ def test_the_help_of_an_option_has_its_default_once():
 NOISY = r"""
 import ctypes
 import subprocess
-from sextant.tools.cli import CommandParser, add_json_option, print_json, run_and_leave
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_json, run_and_leave
 
 def command(arguments):
     print("a program speaks")

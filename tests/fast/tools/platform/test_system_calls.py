@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sextant.tools import system_calls
+from sextant.tools.platform import system_calls
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # Of the module os, as its documentation names the systems that have each.
 MISSING_ON_MACOS = {
     name

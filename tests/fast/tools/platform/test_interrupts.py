@@ -9,8 +9,8 @@ from conftest import ROOT
 # A command whose own thread takes the signal: the main thread is blocked, and is not woken
 TAKES = """
 import signal, threading, time
-from sextant.tools.cli import CommandParser, run_and_leave
-from sextant.tools.interrupts import wait_until
+from sextant.tools.platform.cli import CommandParser, run_and_leave
+from sextant.tools.platform.interrupts import wait_until
 
 def command(arguments):
     time.sleep(0.2)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from sextant.tools import cli
-from sextant.tools.number_format import duration
+from sextant.tools.platform import cli
+from sextant.tools.platform.number_format import duration
 
 T = TypeVar("T")
 # Stands for an item after the last.

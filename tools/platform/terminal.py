@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
-from sextant.tools.cli import WIDTH, line_width, spell_in, strip_control_characters
-from sextant.tools.wrapping import wrap
+from sextant.tools.platform.cli import WIDTH, line_width, spell_in, strip_control_characters
+from sextant.tools.platform.wrapping import wrap
 
 # Characters between the columns of a table, the widest that fits first.
 GAPS = (3, 2, 1)

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 
-from sextant.tools.interrupts import is_interrupted
+from sextant.tools.platform.interrupts import is_interrupted
 
 LONGEST_LOCK = 60.0  # seconds for another process that has locked a file
 LAST_WAIT = 1.0  # seconds of these after an interrupt

@@ -10,8 +10,8 @@ from importlib import import_module
 import pytest
 
 from sextant.evals.__main__ import COMMANDS
-from sextant.tools import cli, waiting
-from sextant.tools.waiting import announced, each_announced
+from sextant.tools.platform import cli, waiting
+from sextant.tools.platform.waiting import announced, each_announced
 
 # Commands that are short, or whose parts in other modules say what they wait for.
 SAY_ELSEWHERE = {"docs", "cache", "serve"}

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sextant.tools import files
-from sextant.tools.cli import CommandParser, run_command
 from sextant.tools.errors import DataError
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import CommandParser, run_command
 from sextant.tools.retrievers import index_store
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def writer(folder, write, then):

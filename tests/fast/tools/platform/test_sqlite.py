@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from sextant.tools import sqlite
-from sextant.tools.sqlite import close_when_unused
+from sextant.tools.platform import sqlite
+from sextant.tools.platform.sqlite import close_when_unused
 
 
 @pytest.fixture

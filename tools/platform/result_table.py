@@ -1,7 +1,7 @@
 """A table of results, and its forms: terminal, Markdown, LaTeX, HTML, CSV, a data frame of pandas.
 
 Ids, paths and names come from data: in each form they are text, without markup, control characters
-or further columns. tools/terminal.py fits a table to the width of a terminal.
+or further columns. tools/platform/terminal.py fits a table to the width of a terminal.
 """
 
 import csv
@@ -15,22 +15,22 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from sextant.tools.cli import (
+from sextant.tools.errors import UsageError
+from sextant.tools.platform.cli import (
     CommandParser,
     line_width,
     print_stdout,
     spell_in,
     strip_control_characters,
 )
-from sextant.tools.errors import UsageError
-from sextant.tools.files import expand_user_path
-from sextant.tools.installation import importing_extra
-from sextant.tools.terminal import Cell as Cell
-from sextant.tools.terminal import Grid, definitions, draw
-from sextant.tools.terminal import Head as Head
-from sextant.tools.terminal import figure_cell as figure_cell
-from sextant.tools.terminal import value_cell as value_cell
-from sextant.tools.wrapping import command_lines, paragraph
+from sextant.tools.platform.files import expand_user_path
+from sextant.tools.platform.installation import importing_extra
+from sextant.tools.platform.terminal import Cell as Cell
+from sextant.tools.platform.terminal import Grid, definitions, draw
+from sextant.tools.platform.terminal import Head as Head
+from sextant.tools.platform.terminal import figure_cell as figure_cell
+from sextant.tools.platform.terminal import value_cell as value_cell
+from sextant.tools.platform.wrapping import command_lines, paragraph
 
 
 @dataclass(frozen=True, slots=True)

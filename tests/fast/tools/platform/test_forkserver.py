@@ -14,7 +14,7 @@ from waiting import still_running
 STUCK = """
 import re
 from functools import partial
-from sextant.tools.forkserver import serve_forks
+from sextant.tools.platform.forkserver import serve_forks
 
 def serve(connection):
     connection.send_bytes(b"begun")
@@ -26,7 +26,7 @@ STARTS = """
 import json, sys, time
 import psutil
 sys.path.insert(0, sys.argv[1])
-from sextant.tools.forkserver import fork_server
+from sextant.tools.platform.forkserver import fork_server
 
 with fork_server("stuck") as start:
     connections = [start(), start()]
