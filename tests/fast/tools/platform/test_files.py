@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[4]
 def writer(folder, write, then):
     """A process that writes a file, and now does what its code says."""
     begin = (
-        "import os, signal, sys; from pathlib import Path; from sextant.tools import files\n"
+        "import os, signal, sys; from pathlib import Path; from sextant.tools.platform import files\n"
         "path = Path(sys.argv[1])\n"
     )
     code = f"{begin}with files.{write}: print('writing', flush=True); {then}"
