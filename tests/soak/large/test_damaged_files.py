@@ -16,6 +16,7 @@ from run_folders import run_in, unsealed
 
 from sextant import environments
 from sextant.evals import compare, curves, export
+from sextant.evals.cache import command, parser
 from sextant.evals.formats.import_run import read_trajectories
 from sextant.evals.formats.trec import RunFile
 from sextant.evals.scoring import score_run
@@ -24,7 +25,6 @@ from sextant.evals.viewer.data import ViewerApi as Page
 from sextant.evals.viewer.server import list_answers
 from sextant.optimizers.evaluation_log import EvaluationLog
 from sextant.programs import compiled
-from sextant.programs.lm import command, parser
 from sextant.tools.errors import SextantError
 from sextant.tools.models.storage.cassette import read_cassette, write_cassette
 from sextant.tools.models.storage.ledger import Ledger
@@ -224,6 +224,6 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
                 changed.take("0" * 16)
             Ledger(changed, "t/r/1").books.json()
         for words in (["list"], ["show", "0"]):
-            code = run_command(parser(), command, ["cache", *words, "--runs", str(path.parent)])
+            code = run_command(parser(), command, [*words, "--runs", str(path.parent)])
             assert code in (0, 2, 3)
         capsys.readouterr()

@@ -140,15 +140,15 @@ def test_what_an_interrupted_index_has_cost_counts_once(server, place):
 @pytest.fixture
 def compile_booked(command_of, tmp_path):
     """Compile for writing with these words: the exit code, and what the books have been sent."""
+    from sextant.evals import cache
     from sextant.optimizers import compile as module
-    from sextant.programs import lm
 
     def compiled(*words):
         runs = ("--runs", tmp_path / "runs")
         code = command_of(module)(
             "--task", "writing", "--data", "mini", "--limit", 4, *words, *runs
         ).code
-        [books] = command_of(lm)("cache", "list", "--json", *runs).json["runs"].values()
+        [books] = command_of(cache)("list", "--json", *runs).json["runs"].values()
         return code, books["sent"]
 
     return compiled
