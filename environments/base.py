@@ -150,6 +150,10 @@ class Judgements(NamedTuple):
         """Return the units that recall counts for a query, with the grades that nDCG gains."""
         return self.by_unit(self.relevant(query_id))
 
+    def list_units(self, doc_ids: Collection[str]) -> set[str]:
+        """Return documents, and the units that they are scored as, if these are others."""
+        return {*doc_ids, *map(self.unit_of or str, doc_ids)}
+
     def changed(self, change: Callable[[Qrels], Qrels]) -> "Judgements":
         """Return the judgements with another table of queries, each changed by `change`."""
         return self._replace(qrels=change(self.qrels), binary=self.binary and change(self.binary))
@@ -317,8 +321,8 @@ def validate_environment(environment: Environment) -> None:
     """
     documents = environment.documents
     named = {doc_id for query in environment.queries for doc_id in query.candidates or ()}
-    unit_of = environment.judgements[environment.headline].unit_of
-    if unit_of is None:
+    judgements = environment.judgements[environment.headline]
+    if judgements.unit_of is None:
         named.update(*(grades.keys() for grades in environment.qrels.values()))
     # Each once: a corpus may be on disk.
     missing = {doc_id for doc_id in named if doc_id not in documents}
@@ -346,12 +350,7 @@ def validate_environment(environment: Environment) -> None:
             raise DataError(
                 f"{location} has {min(unknown)!r} in its pool, which is not in the corpus"
             )
-        pool = (
-            query.candidates
-            if unit_of is None
-            else query.candidates | set(map(unit_of, query.candidates))
-        )
-        if outside := relevant - pool:
+        if outside := relevant - judgements.list_units(query.candidates):
             raise DataError(
                 f"{location} has the relevant document {min(outside)!r} outside its pool"
             )

@@ -233,7 +233,7 @@ def load(request: LoadRequest) -> Environment:
         relevant = judged.relevant(query.query_id).keys()
         hidden += len(relevant & query.excluded)
         if query.candidates is not None:
-            hidden += len(relevant - query.excluded - query.candidates)
+            hidden += len(relevant - query.excluded - judged.list_units(query.candidates))
     warnings = [*(collection.warnings or warnings)]
     if hidden:
         warnings.append(
