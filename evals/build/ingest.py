@@ -150,6 +150,16 @@ class PrivateTexts(Mapping[str, Mapping[str, str]]):
         return len(self._documents)
 
 
+def load_source(task: str, data: str, split: str = "all") -> Environment:
+    """Return a task that a build is made of, in ids of its release, which files and patterns name.
+
+    `data` as in the recipe. Its `opaque_ids` say whether programs see others.
+    """
+    environment = environments.load(task, data or None, split)
+    released = environment.released
+    return replace(released, opaque_ids=True) if released else environment
+
+
 def ingest(
     corpus: CorpusSettings, clean: CleanSettings, cut: CutSettings, home: Path
 ) -> BuildSource:
@@ -227,7 +237,7 @@ class _Ingestion:
         self.groups = dict[str, str]()
         self.findings = cleaning.TextWarnings()
         task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
-        self.task = environments.load(task, corpus.data or None, "all") if task else None
+        self.task = load_source(task, corpus.data) if task else None
         # Where a task judges parents of passages, ids go on naming these in the task's own way.
         self.separator = (
             self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
-from sextant import environments
 from sextant.environments.base import EmptySplit, Environment, Grades, Qrels
 from sextant.evals.build import release, transfer
 from sextant.evals.build.human_review import Item
-from sextant.evals.build.ingest import TASK, CutSettings
+from sextant.evals.build.ingest import TASK, CutSettings, load_source
 from sextant.evals.build.pipeline import BuildPipeline
 from sextant.evals.build.query_ratings import read_ratings
 from sextant.evals.build.recipe import Recipe, ReleaseSettings
@@ -84,7 +83,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     corpus = recipe.corpus
     wanted = recipe.release
     task = section.task or corpus.path.removeprefix(TASK)
-    environment = _load(task, corpus.data or None)
+    environment = _load(task, corpus.data)
     environment = _drop_badly_rated(build, environment)
     graded = _grade(environment.qrels, section.positive)
     pieces = transfer.Pieces(build)
@@ -158,17 +157,18 @@ def _make_settings(
         "metrics": metrics,
         "metric": metric,
         "depth": environment.depth,
+        "opaque_ids": environment.opaque_ids,
         **environment.hints,
         "objective": wanted.objective or environment.queries[0].objective,
         "document": wanted.document or environment.hints.get("document"),
     }
 
 
-def _load(task: str, data: str | None) -> Environment:
+def _load(task: str, data: str) -> Environment:
     """Return all queries of a task, with its own split; comparisons may be of its dev queries alone (BIRCO)."""
-    environment = environments.load(task, data, "all")
+    environment = load_source(task, data)
     try:
-        dev = environments.load(task, data, "dev")
+        dev = load_source(task, data, "dev")
     except EmptySplit:
         return replace(environment, splits={"dev": ()})
     return replace(

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Annotated
 
-from sextant import environments
 from sextant.environments.base import Comparison, Environment, Grades, Qrels
 from sextant.environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
 from sextant.environments.chunking import bert_tokens
 from sextant.evals.build import pool_judging, release, transfer
-from sextant.evals.build.ingest import TASK
+from sextant.evals.build.ingest import TASK, load_source
 from sextant.evals.build.pipeline import BuildPipeline, stable_order
 from sextant.evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
 from sextant.evals.build.recipes.adapt import inherit_labels
@@ -104,9 +103,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     recipe: PoolRecipe = build.recipe
     corpus = recipe.corpus
     group_of = group_by_pattern(recipe.candidates.group, build.source.group)
-    task = environments.load(
-        recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all"
-    )
+    task = load_source(recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data)
     pieces = transfer.Pieces(build)
     queries, gold = _choose(build, task, pieces)
     queries = _make_candidates(build, task, pieces, queries, gold)
@@ -115,7 +112,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     if recipe.facets.judge:
         judgements |= _judge_facets(build, queries, facets)
     judgements |= pool_judging.pool(build, "", queries, gold)
-    settings = {**task.hints, **release.keep_level(task)}
+    settings = {**task.hints, **release.keep_level(task), "opaque_ids": task.opaque_ids}
     settings["objective"] = recipe.release.objective or task.queries[0].objective
     if recipe.release.document:
         settings["document"] = recipe.release.document

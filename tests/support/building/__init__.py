@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sextant import environments
 from sextant.environments.base import Environment
 from sextant.evals.build import recipe, run_recipe
+from sextant.evals.build.ingest import load_source
 from sextant.evals.running.request import SharedRequest
 from sextant.tools.plugins import load_object
 
@@ -73,7 +73,8 @@ def check_dropped(folder: Path, stages: Any) -> None:
 
 
 def load(folder: Path) -> Environment:
-    return environments.load(str(folder / "release"), split="all")
+    """The release, in the ids of its files."""
+    return load_source(str(folder / "release"), "")
 
 
 def relevant(environment: Environment, name: str = "gold") -> dict[str, frozenset[str]]:

@@ -10,6 +10,7 @@ from conftest import lines
 from sextant import environments
 from sextant.environments.base import EmptySplit
 from sextant.evals.build import human_review, query_ratings, release, row_joining
+from sextant.evals.build.ingest import load_source
 from sextant.tools.errors import DataError
 
 
@@ -26,7 +27,7 @@ def dropped(folder):
     "task", ["tip_of_the_tongue", "set_ops", "clinical_trial", "legal_qa", "stack_exchange"]
 )
 def test_crumbs_passages_and_labels_are_those_that_its_documents_make(task, tmp_path):
-    whole, cut = (environments.load(f"crumb/{task}{of}", "mini", "all") for of in (":document", ""))
+    whole, cut = (load_source(f"crumb/{task}{of}", "mini") for of in (":document", ""))
     by_passage = {
         "max_p": not cut.max_p
     }  # of a task scored by documents, labels of passages are released, too
@@ -258,7 +259,9 @@ def test_masks_pools_and_comparisons_name_the_passages_that_documents_became(
     )
     build(folder)
     assert not release.check_release(folder)
-    given, made = environments.load(task, "mini", "all"), load(folder)
+    given, made = load_source(task, "mini"), load(folder)
+    shown = environments.load(str(folder / "release"), split="all")
+    assert bool(shown.release_ids) is task.startswith(("birco", "multiconir"))
     texts = {one.doc_id: "".join(one.text.split()) for one in given.documents.stream()}
     of = {query.query_id: query for query in given.queries}
     assert {query.query_id for query in made.queries} <= of.keys()
