@@ -289,11 +289,8 @@ class _Ingestion:
             store(self._cut(read, chosen), folder / "documents")
             shutil.rmtree(raw)
         documents = StoredCorpus(folder / "documents")
-        warnings = [
-            line
-            for line in (sources.say_links(self.files.left_out), self._say_over_limits())
-            if line
-        ]
+        said = (sources.say_links(self.files.left_out), self._say_over_limits())
+        warnings = list(filter(None, said))
         if not documents:
             left_out = json.dumps(self.counts)
             raise DataError(
@@ -309,15 +306,10 @@ class _Ingestion:
                 doc_id: group for doc_id, group in self.groups.items() if doc_id in documents
             },
             "counts": self.counts,
+            "twins": cleaning.find_duplicates(documents, self.clean.near),
+            "warnings": [*warnings, *self.findings.say()],
+            "separator": self.separator,
         }
-        facts |= {"twins": cleaning.find_duplicates(documents, self.clean.near)}
-        facts |= {
-            "warnings": [
-                *warnings,
-                *self.findings.say(),
-            ]
-        }
-        facts["separator"] = self.separator
         (folder / "known.json").write_text(disk.dumps(facts), encoding="utf-8")
 
     def _leave(self, name: str, reason: str, evidence: str = "") -> None:

@@ -2,9 +2,10 @@
 
 import json
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -176,9 +177,9 @@ def _choose_models(
     request: SharedRequest,
 ) -> dict[str, str]:
     """Return the model of each role, and of each stage that has a model of its own."""
-    lms = {}
-    for role in ROLES:
-        lms[role] = named.get(role) or getattr(parameters.models, role) or request.lm
+    lms = {
+        role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES
+    }
     lms |= parameters.models.stages
     lms |= {stage: lm for stage, lm in named.items() if stage not in ROLES}
     for name in lms:
@@ -189,12 +190,11 @@ def _choose_models(
 
 def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.RetrieverSpec]:
     """Return the retrievers that the sections of a recipe name."""
-    specs = []
-    for section in fields(parameters):
-        settings = getattr(parameters, section.name)
-        for text in getattr(settings, "retrievers", ()):
-            specs.append(retrievers.canonicalize(text))
-    return specs
+    return [
+        retrievers.canonicalize(text)
+        for section in vars(parameters).values()
+        for text in getattr(section, "retrievers", ())
+    ]
 
 
 def read_status(folder: Path) -> Result:
@@ -225,7 +225,8 @@ def render_build(result: Result) -> str:
         return render_terminal(
             [
                 "dry run: nothing was sent; figures are of the units that are certain, of those known "
-                "so far, and of the most that the recipe allows",
+                "so far, and of the most that the recipe allows; answers are as long as those of "
+                "offline, and none is asked for again",
                 _tabulate_estimates(result["stages"]),
             ]
         )
@@ -279,45 +280,33 @@ def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     units of other stages.
     """
     largest = {key: _largest_unit(forecasts, key) for key in FIGURES}
-    sums = {}
+    by_stage = defaultdict[str, list[Result]](list)
     for forecast in forecasts:
-        stage = forecast["stage"]
-        if stage not in sums:
-            of_stage = [row for row in forecasts if row["stage"] == stage]
-            sums[stage] = {key: _estimate(of_stage, key, largest[key]) for key in FIGURES}
-    return sums
+        by_stage[forecast["stage"]].append(forecast)
+    return {
+        stage: {key: _estimate(rows, key, largest[key]) for key in FIGURES}
+        for stage, rows in by_stage.items()
+    }
 
 
 def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
     """Return the estimate of a figure for a unit, of the stage in which it is highest."""
-    largest = 0.0
-    for forecast in forecasts:
-        if forecast["queries"]:
-            largest = max(largest, (forecast[key] or 0.0) / forecast["queries"])
-    return largest
+    asked = [forecast for forecast in forecasts if forecast["queries"]]
+    return max(((row[key] or 0.0) / row["queries"] for row in asked), default=0.0)
 
 
 def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
     """Return the range of a figure over the forecasts of a stage."""
+    amounts = [forecast[key] for forecast in forecasts]
+    if None in amounts:
+        return None
     units = sum(forecast["units"] for forecast in forecasts)
     most = max(forecast["most"] for forecast in forecasts)
-    growth = 1.0
-    if not all(forecast["certain"] for forecast in forecasts):
-        growth = max(most, units) / max(1, units)
-    ranges = []
-    for forecast in forecasts:
-        amount = forecast[key]
-        if amount is None:
-            return None
-        ranges.append([amount * forecast["certain"], amount, amount * growth])
-    ranges.append(
-        [
-            0.0,
-            0.0,
-            0.0 if units else most * largest,
-        ]
-    )
-    return _add(ranges)
+    if not units:
+        return [0.0, 0.0, most * largest]
+    certain = sum(forecast[key] for forecast in forecasts if forecast["certain"])
+    known = sum(amounts)
+    return [certain, known, known * max(most, units) / units]
 
 
 def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:

@@ -152,7 +152,8 @@ class ModelStage:
 
         pending = sorted(unanswered, key=size)
         statistics = BM25(self._documents, sextant_home()).statistics
-        chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
+        step = -(-len(pending) // REHEARSED) or 1
+        chosen = pending[step // 2 :: step]  # the middle one of each `step` that are as large
         rehearsal = forecast.StandInModel(statistics, self.model).watch(
             self._program, chosen, self._documents
         )

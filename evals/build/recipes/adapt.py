@@ -132,10 +132,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         for query_id in gold
     ]
     # A query and its twin are both for dev, or both for test.
-    together = {}
-    for query_id, twin in twins.items():
-        together[query_id] = twin
-        together[twin] = query_id
+    together = {**twins, **{twin: query_id for query_id, twin in twins.items()}}
     benchmark = build.finish(
         queries,
         {"gold": gold},
@@ -220,10 +217,10 @@ def _grade(qrels: Qrels, positive: float) -> Grades:
     """Return the grades, or 1 and 0 for those from `positive` on and below it."""
     if not positive:
         return {query_id: dict(grades) for query_id, grades in qrels.items()}
-    graded = {}
-    for query_id, grades in qrels.items():
-        graded[query_id] = {doc_id: float(grade >= positive) for doc_id, grade in grades.items()}
-    return graded
+    return {
+        query_id: {doc_id: float(grade >= positive) for doc_id, grade in grades.items()}
+        for query_id, grades in qrels.items()
+    }
 
 
 def _drop_masked(build: BuildPipeline, queries: Sequence[Query], gold: Qrels) -> list[Query]:

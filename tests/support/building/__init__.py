@@ -2,15 +2,18 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from sextant.environments.base import Environment
 from sextant.evals.build import recipe, run_recipe
 from sextant.evals.build.ingest import load_source
+from sextant.evals.running.cost_estimate import MESSAGE
 from sextant.evals.running.request import SharedRequest
+from sextant.tools.models.context_window import tokens
 from sextant.tools.plugins import load_object
 
 PROGRAM = {"program": "sextant.programs.build_stages.stage_program:StageProgram", "task": "build"}
@@ -52,6 +55,33 @@ _ONE_BY_ONE = (
     "split",
 )
 _ONE_BY_ONE += ("recollect", "authors", "distractors", "scrub", "conditions")
+
+
+def check_forecast(
+    ahead: Mapping[str, Any],
+    stages: Sequence[Mapping[str, Any]],
+    requests: Sequence[Mapping[str, Any]],
+    before: Mapping[str, Any] = {},
+) -> None:
+    """Every stage takes what a dry run said: its calls, its prompts as they were sent, and its answers.
+
+    `before` has the usage of each stage before the dry run; `requests` are those after it.
+    """
+    sent = iter(requests)
+    for stage in stages:
+        if not stage["usage"]:
+            continue
+        name = stage["stage"]
+        earlier = Counter(before.get(name) or {})
+        calls, answers = (stage["usage"][key] - earlier[key] for key in ("calls", "output_tokens"))
+        texts = [one["content"] for body in islice(sent, calls) for one in body["messages"]]
+        prompts = sum(MESSAGE + tokens(text) for text in texts)
+        # Of more than REHEARSED units, some stand for all; nobody knows how long answers will be.
+        slack = {"calls": 1, "input_tokens": 1.002, "output_tokens": 2}
+        for (figure, factor), used in zip(slack.items(), (calls, prompts, answers), strict=True):
+            low, _, high = ahead[name][figure]
+            assert low / factor <= used <= high * factor, (name, figure)
+    assert not list(sent)
 
 
 def check_dropped(folder: Path, stages: Any) -> None:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from building import bcubed, build, load, prepare, relevant
+from building import bcubed, build, check_forecast, load, prepare, relevant
 from building.knowing import Knowing
 from openai_server import OpenAIServer, annotate
 
@@ -36,10 +36,7 @@ def test_the_groups_behind_a_miniature_are_recovered_to_the_line_within_what_the
     folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
     ahead = build(folder, server.spec, dry_run=True)["stages"]
     assert not server.requests
-    for stage in build(folder, server.spec)["stages"]:
-        for figure in ("calls", "input_tokens", "output_tokens") if stage["usage"] else ():
-            low, _, high = ahead[stage["stage"]][figure]
-            assert low <= stage["usage"][figure] <= high, (stage["stage"], figure)
+    check_forecast(ahead, build(folder, server.spec)["stages"], server.requests)
     ours, theirs = relevant(load(folder)), relevant(knowing.environment)
     assert sorted(map(sorted, ours.values())) == sorted(map(sorted, theirs.values()))
     assert bcubed(ours, theirs) == (1.0, 1.0, 1.0)

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from building import build, load, prepare, relevant
+from building import build, check_forecast, load, prepare, relevant
 from building.knowing import Knowing, passages
 from openai_server import given
 
@@ -90,10 +90,7 @@ def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_
         "rephrase",
         "unique",
     }
-    for stage in done:
-        for figure in ("calls", "input_tokens", "output_tokens") if stage["usage"] else ():
-            low, _, high = ahead[stage["stage"]][figure]
-            assert low <= stage["usage"][figure] <= high, (stage["stage"], figure)
+    check_forecast(ahead, done, server.requests)
     built = load(folder)
     gold = {frozenset(of) for of in relevant(knowing.environment).values()}
     assert len(built.queries) == 36 and {*relevant(built).values()} == gold
