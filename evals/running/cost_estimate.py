@@ -374,6 +374,9 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         real = model.lm
         self.window = getattr(real, "window", None)
         self.limit = getattr(real, "limit", None)
+        # Where the real model is asked for JSON by a schema, so is this one.
+        self.structured = getattr(real, "structured", False)
+        self.server = getattr(real, "server", None)
         # Where the real model takes tool calls in the protocol's form, so does this one.
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
         self.calls: list[CallTokens] = []  # of the last query

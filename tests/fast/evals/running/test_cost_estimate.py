@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from openai_server import fill
 
+from sextant.evals.running.cost_estimate import MESSAGE
 from sextant.evals.running.request import SYSTEMS
 from sextant.tools.models import context_window
 from sextant.tools.models.prices import Price
@@ -63,6 +64,22 @@ def test_the_run_uses_what_was_foretold(run, server, program, parameters):
     if len(server.requests) == told["calls"] and program != "react":
         assert tokens == pytest.approx(told["input_tokens"], rel=0.3)
     assert any("not in it: reasoning" in note for note in told["notes"])
+
+
+@pytest.mark.parametrize("structured", ["on", "off"])
+def test_prompts_that_are_all_rehearsed_are_counted_to_the_token_in_the_form_sent(
+    run, server, structured
+):
+    server.answer = fill
+    ask = ["--program", "rewrite", *ASK, "--limit", 2, "--lm", server.spec]
+    ask += ["--structured", structured]
+    told = run(*ask, "--dry-run", "--json").json
+    run(*ask)
+    assert ["response_format" in body for body in server.requests] == [structured == "on"] * 2
+    sent = [
+        MESSAGE + context_window.tokens(text) for body in server.requests for text in texts(body)
+    ]
+    assert told["input_tokens"] == sum(sent)
 
 
 def test_nothing_is_sent_nothing_is_made_and_no_key_is_needed(run, server, tmp_path):
