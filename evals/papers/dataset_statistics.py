@@ -88,18 +88,17 @@ def passages_cut_alike(environment: Environment) -> float | None:
 
     None for a task whose documents were never cut. CRUMB's Figure 2 shows how they are.
     """
-    corpus = environments.load(
-        f"{environment.task}:document", environment.data, environment.split
-    ).documents
+    whole = environments.load(f"{environment.task}:document", environment.data, environment.split)
+    # Documents have one name in both variants of a release, and two of ours.
+    corpus = (whole.released or whole).documents
+    passages = (environment.released or environment).documents
     count = bert_tokens()
     cut = set[tuple[str, str]]()
     for document in islice(corpus.stream(), 1000):
         cut.update((document.doc_id, text) for text in chunks(document.text, count))
     parents = {parent for parent, _ in cut}
     released = {
-        (passage.parent, passage.text)
-        for passage in environment.documents.stream()
-        if passage.parent in parents
+        (passage.parent, passage.text) for passage in passages.stream() if passage.parent in parents
     }
     return len(released & cut) / len(released) if released else None
 
