@@ -95,12 +95,16 @@ def passages_cut_alike(environment: Environment) -> float | None:
     count = bert_tokens()
     cut = set[tuple[str, str]]()
     for document in islice(corpus.stream(), 1000):
-        cut.update((document.doc_id, text) for text in chunks(document.text, count))
+        for text in chunks(document.text, count):
+            cut.add((document.doc_id, text))
     parents = {parent for parent, _ in cut}
-    released = {
-        (passage.parent, passage.text) for passage in passages.stream() if passage.parent in parents
-    }
-    return len(released & cut) / len(released) if released else None
+    released = set[tuple[str, str]]()
+    for passage in passages.stream():
+        if passage.parent in parents:
+            released.add((passage.parent, passage.text))
+    if not released:
+        return None
+    return len(released & cut) / len(released)
 
 
 # What a table of statistics may ask for by name. To add one, write it above and name it here.
