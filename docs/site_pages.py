@@ -6,14 +6,13 @@ import re
 import sys
 from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sextant.evals.__main__ import COMMANDS  # found by the path above
+from sextant.evals.__main__ import COMMANDS, import_command  # found by the path above
 
 # What a user calls or subclasses, as module:name or a whole module, by heading.
 PYTHON = {
@@ -76,15 +75,14 @@ def describe_commands() -> str:
     lines = ["# Commands", "", "The `--help` of each command.", ""]
     for name, (module_name, description) in COMMANDS.items():
         lines += [f"## {name}", "", f"{description} (`python -m {module_name}`)", ""]
-        for parser in list_parsers(module_name):
+        for parser in list_parsers(name):
             lines += ["```text", parser.format_help().rstrip(), "```", ""]
     return "\n".join(lines)
 
 
-def list_parsers(module_name: str) -> Iterator[ArgumentParser]:
+def list_parsers(name: str) -> Iterator[ArgumentParser]:
     """Yield the parser of a command, and those of its sub-commands."""
-    is_package = (ROOT / module_name.replace(".", "/")).is_dir()
-    parser = import_module(f"{module_name}.__main__" if is_package else module_name).parser()
+    parser = import_command(name).parser()
     yield parser
     yield from _sub_parsers(parser).values()
 

@@ -79,8 +79,7 @@ def check_options(template: str) -> None:
 
 def list_options(command: str) -> dict[str, str]:
     """Return the options of a command that has no sub-commands, each with its help."""
-    module_name, _ = COMMANDS[command]
-    parser = next(list_parsers(module_name))
+    parser = next(list_parsers(command))
     options = {}
     for action in parser._actions:
         if action.option_strings and action.help != SUPPRESS and action.dest != "help":
@@ -119,7 +118,7 @@ def _link(text: str) -> str:
 def _commands(_: str) -> str:
     rows = []
     for name, (module_name, description) in COMMANDS.items():
-        sub_parsers = list(list_parsers(module_name))[1:]
+        sub_parsers = list(list_parsers(name))[1:]
         sub_commands = [f"`{parser.prog.split()[-1]}`" for parser in sub_parsers]
         module = "" if module_name == f"sextant.evals.{name}" else f"`{module_name}`"
         shown_name = f"[`{name}`]({PAGES[name]})" if name in PAGES else f"`{name}`"

@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from sextant.tools.errors import UnknownName
 from sextant.tools.platform import installation
@@ -97,12 +98,17 @@ def show(text: str) -> None:
 
 def run_by_name(name: str, arguments: list[str]) -> None:
     """Run a command as `python -m` would, and exit."""
+    module = import_command(name)
+    sys.argv = [f"sextant {name}", *arguments]
+    run_and_leave(module.parser(), module.command)
+
+
+def import_command(name: str) -> Any:
+    """Return the module of a command, which has `parser` and `command`."""
     path, _ = COMMANDS[name]
     spec = find_spec(path)
     is_package = spec is not None and spec.submodule_search_locations is not None
-    module = import_module(f"{path}.__main__" if is_package else path)
-    sys.argv = [f"sextant {name}", *arguments]
-    run_and_leave(module.parser(), module.command)
+    return import_module(f"{path}.__main__" if is_package else path)
 
 
 def list_commands() -> str:

@@ -5,8 +5,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from importlib import import_module
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import pytest
@@ -16,7 +14,7 @@ from plain_installation import ROOT, STUDY, Shell
 from results import Result
 
 from sextant.environments import obliq
-from sextant.evals.__main__ import COMMANDS
+from sextant.evals.__main__ import COMMANDS, import_command
 
 # `sextant NAME` and the same as `python -m MODULE`
 TYPED = [(name, module) for name, (module, _) in COMMANDS.items()]
@@ -27,16 +25,6 @@ class Leaf(NamedTuple):
 
     as_sextant: str
     as_module: str
-
-
-def parsers(module: str) -> argparse.ArgumentParser:
-    """The parser of a command that `python -m` is given."""
-    spec = find_spec(module)
-    is_package = spec is not None and spec.submodule_search_locations is not None
-    parser: argparse.ArgumentParser = import_module(
-        f"{module}.__main__" if is_package else module
-    ).parser()
-    return parser
 
 
 def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -50,7 +38,7 @@ def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 def leaves() -> Iterator[Leaf]:
     """Every command that has no sub-commands, and every sub-command."""
     for name, module in TYPED:
-        sub_commands = sub_parsers(parsers(module))
+        sub_commands = sub_parsers(import_command(name).parser())
         for sub_command in sub_commands:
             yield Leaf(f"sextant {name} {sub_command}", f"python -m {module} {sub_command}")
         if not sub_commands:

@@ -4,13 +4,11 @@ import argparse
 import signal
 import subprocess
 import sys
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from sextant.evals.__main__ import COMMANDS, list_commands, main
+from sextant.evals.__main__ import COMMANDS, import_command, list_commands, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,14 +48,6 @@ def call(monkeypatch, capsys):
         signal.signal(number, handler)
 
 
-def parser_of(name):
-    """The parser of the module that a command is."""
-    package_or_module, _ = COMMANDS[name]
-    with suppress(ModuleNotFoundError):
-        return import_module(f"{package_or_module}.__main__").parser()
-    return import_module(package_or_module).parser()
-
-
 def sub_commands(parser):
     """The names of its sub-commands, each a tuple of words, and the empty tuple for itself."""
     names = [()]
@@ -75,7 +65,7 @@ def test_the_overview_names_every_command():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command_and_sub_command_begins_with_what_is_typed(name, call):
-    for words in sub_commands(parser_of(name)):
+    for words in sub_commands(import_command(name).parser()):
         code, output = call(name, *words, "--help")
         assert code == 0 and f"{output} ".startswith(
             f"usage: {' '.join(['sextant', name, *words])} "

@@ -5,23 +5,15 @@ import io
 import logging
 import sys
 import threading
-from importlib import import_module
 
 import pytest
 
-from sextant.evals.__main__ import COMMANDS
+from sextant.evals.__main__ import COMMANDS, import_command
 from sextant.tools.platform import cli, waiting
 from sextant.tools.platform.waiting import announced, each_announced
 
 # Commands that are short, or whose parts in other modules say what they wait for.
 SAY_ELSEWHERE = {"docs", "cache", "serve"}
-PACKAGES = (
-    "sextant.environments",
-    "sextant.evals.build",
-    "sextant.programs",
-    "sextant.tools.models",
-    "sextant.tools.retrievers",
-)
 LIMIT = 60  # seconds after which a test fails in place of waiting
 
 
@@ -141,7 +133,4 @@ def test_items_that_take_long_to_come_are_announced_one_by_one(monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - SAY_ELSEWHERE))
 def test_a_command_says_what_it_waits_for(name):
-    module, _ = COMMANDS[name]
-    source_module = f"{module}.__main__" if module in PACKAGES else module
-    source = inspect.getsource(import_module(source_module))
-    assert "announced(" in source
+    assert "announced(" in inspect.getsource(import_command(name))
