@@ -309,6 +309,7 @@ class _Ingestion:
             "twins": cleaning.find_duplicates(documents, self.clean.near),
             "warnings": [*warnings, *self.findings.say()],
             "separator": self.separator,
+            "opaque_ids": bool(self.task and self.task.opaque_ids),
         }
         (folder / "known.json").write_text(disk.dumps(facts), encoding="utf-8")
 

@@ -306,6 +306,7 @@ class BuildPipeline:
             "document": wanted.document,
             "metrics": list(wanted.metrics),
             "metric": wanted.metric,
+            "opaque_ids": source.opaque_ids,
         }
         settings = {name: value for name, value in (defaults | settings).items() if value}
         spread = {

@@ -33,6 +33,7 @@ class BuildSource(NamedTuple):
         None  # a line [id, reason, evidence] for each of those that `counts` counts
     )
     separator: str = ":"  # what stands between the parent and the rest in the id of a piece
+    opaque_ids: bool = False  # whether it is of a task whose ids programs do not see
 
 
 def read_dropped(source: BuildSource) -> Iterator[tuple[str, str, str]]:

@@ -399,3 +399,12 @@ def test_each_style_is_a_call_with_two_examples_of_it(make, author, texts, serve
     }
     assert all("1. " in one for one in asked_for["conditions"])
     assert not any("1. " in one for one in asked_for["prose"])
+
+
+def test_a_build_from_a_task_of_hidden_ids_hides_them_from_programs_again(tmp_path):
+    ladder = {"protocol": "complexity", "number": 6, "words": 512}
+    folder = prepare(tmp_path / "built", "conditions", "task:multiconir/books", ladder=ladder)
+    build(folder)
+    seen = environments.load(str(folder / "release"), split="all")
+    kept = load(folder).documents.doc_ids
+    assert {*seen.release_ids.values()} == {*kept} and not {*seen.documents.doc_ids} & {*kept}
