@@ -50,10 +50,8 @@ SUITES = {
         "sextant.environments.multiconir:SUITE",
         "books movies people medical_case legal_document",
     ),
-    "own": (
-        "sextant.environments.custom:SUITE",
-        "",
-    ),  # folders and files of a user's own, by their places
+    # Folders and files of a user's own, by their places
+    "own": ("sextant.environments.custom:SUITE", ""),
 }
 
 _LOG = logging.getLogger("sextant")

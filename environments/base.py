@@ -191,9 +191,7 @@ class Environment:
     queries: tuple[Query, ...]  # those of the split, in the release's order
     judgements: Mapping[str, Judgements]  # by name, e.g. "gold" and "pooled"; of those queries
     headline: str  # the judgements that metrics are named after; others are reported beside them
-    metrics: tuple[
-        str, ...
-    ]  # names as sextant.evals.scoring.metrics reads them, in the order of tables
+    metrics: tuple[str, ...]  # names as evals/scoring/metrics.py reads them, in the order of tables
     metric: str  # the headline metric of the task's own paper, e.g. "nDCG@10"
     comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)  # by query id
     # Query id -> the same need in other words, for Flip.

@@ -39,7 +39,7 @@ from sextant.tools.platform.result_table import ResultTable
 from sextant.tools.records import JsonMapping, JsonObject, Query
 from sextant.tools.text import ngrams, tokens
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("sextant")
 
 RELEASE = "release"
 PRIVATE = "solutions.jsonl"
