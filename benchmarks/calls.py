@@ -1,7 +1,7 @@
 """The overhead of a model call: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER]
 [--profile | --cached]`.
 
-The main job, multihop over BM25, runs as `sextant.evals.run` runs it. The model is a local HTTP server in
+The main job, multihop over BM25, runs as `sextant run` runs it. The model is a local HTTP server in
 another process (benchmarks/answering.py) that answers every call after the same time. The ideal
 time is calls x latency / calls in flight, and efficiency is ideal / wall clock. CPU is that of this
 process, which does everything but answer. For comparison, `--processes` workers do the same, and

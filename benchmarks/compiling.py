@@ -94,7 +94,7 @@ def measure(
         if number:
             for name, cost in pair.items():
                 costs[name].append(cost)
-    name = f"sextant.optimizers.compile --optimizer {optimizer}"
+    name = f"sextant compile --optimizer {optimizer}"
     yield from compare(name, costs["ours"], "DSPy alone", costs["script"], BOUND)
 
 

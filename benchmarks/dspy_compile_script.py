@@ -4,7 +4,7 @@ teleprompter. `benchmarks.compiling` holds `sextant compile` against it.
     python benchmarks/dspy_compile_script.py TELEPROMPTER FOLDER QUERIES URL CACHE
 
 TELEPROMPTER is bootstrap, mipro or gepa, with the options of `--budget light`. The program, its
-index, and the division of the queries are those of `sextant.optimizers.compile`.
+index, and the division of the queries are those of `sextant compile`.
 """
 
 import hashlib

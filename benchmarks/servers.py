@@ -180,7 +180,7 @@ def parser() -> CommandParser:
         action="append",
         default=[],
         metavar="OPTION",
-        help="one more word for sextant.evals.run",
+        help="one more word for sextant run",
     )
     return made
 

@@ -110,7 +110,7 @@ def measure(
         costs["fresh"].append(timed(place / "fresh", *ours))
         costs["warm"].append(timed(place / "warm", *ours))
     for name, bound in bounds._asdict().items():
-        yield from compare(f"sextant.evals.run, {name}", costs[name], PEER, costs["script"], bound)
+        yield from compare(f"sextant run, {name}", costs[name], PEER, costs["script"], bound)
     [run] = (place / "warm" / "runs").glob("*/*/")
     trec = str(run / "run.trec")
     named = ("--data", str(folder), "--name", "imported")
@@ -124,7 +124,7 @@ def measure(
     against = ("sextant.evals.compare", str(run), str(imported))
     yield held(against[0], [timed(place / "rest", *against) for _ in range(rounds)], 2.0)
     start: dict[str, tuple[str, ...]] = {
-        "sextant.evals.run --help": ("sextant.evals.run", "--help"),
+        "sextant run --help": ("sextant.evals.run", "--help"),
         "a miniature": RETRIEVE,
     }
     for name, words in start.items():

@@ -355,8 +355,8 @@ def _make(arguments: argparse.Namespace) -> None:
 
 
 def _say_next(task: str) -> None:
-    for command in ("environments check", "sextant.evals.run --program multihop --task"):
-        print_command(" ", f"python -m {command} {shlex.quote(task)}")
+    for command in ("tasks check", "run --program multihop --task"):
+        print_command(" ", f"sextant {command} {shlex.quote(task)}")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def parser() -> CommandParser:
     for verb, about_verb in (
         ("list", "answers and what they cost, by model, and what each run sent and used"),
         ("show", "one call: the conversation that was sent, and the answer"),
-        ("export", "answers as a cassette, for sextant.evals.run --cassette"),
+        ("export", "answers as a cassette, for sextant run --cassette"),
         ("clear", "remove answers; the books of the runs stay"),
     ):
         verb_parser = kinds.add_parser(verb, help=about_verb, description=about_verb)

@@ -1,5 +1,5 @@
-"""Another system's run as a run of ours (docs/guide/see-and-export.md): `python -m
-sextant.evals.import_run FILE --task T`.
+"""Another system's run as a run of ours (docs/guide/see-and-export.md): `sextant import FILE
+--task T`.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def parser() -> CommandParser:
         action="append",
         default=[],
         metavar="NAME=COLUMN",
-        help="as for sextant.evals.run",
+        help="as for sextant run",
     )
     add("--split", default="test", metavar="SPLIT", help="which queries it answers: dev, test, all")
     add(

@@ -3,8 +3,8 @@
 Tables as in the four papers, for the same tasks and metrics, with the published rows if ours are
 comparable with them; plots in the form of the papers' figures; floor and ceiling of each program. A
 page without script, Markdown, a CSV file for each table and an SVG file for each plot
-(docs/guide/see-and-export.md). Run folders are all that is read. `sextant.evals.compare` has the tests of
-differences, and `sextant.evals.view` shows each query.
+(docs/guide/see-and-export.md). Run folders are all that is read. `sextant compare` has the tests of
+differences, and `sextant view` shows each query.
 """
 
 import argparse

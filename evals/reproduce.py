@@ -101,7 +101,7 @@ def parser() -> CommandParser:
         action="append",
         default=[],
         metavar="TASK=FILE",
-        help="what sextant.evals.build contamination --json printed, for BIRCO's Table 3",
+        help="what sextant build contamination --json printed, for BIRCO's Table 3",
     )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add(

@@ -1,7 +1,7 @@
 """`sextant serve --task congress --split dev --mcp stdio`: hand the queries of a run out to
 agents outside.
 
-The run folder, its limits, scores and all that is made of it are those of sextant.evals.run; the program is
+The run folder, its limits, scores and all that is made of it are those of sextant run; the program is
 `served:NAME`, with the agent's name from --agent. Doors are in evals/serving. docs/guide/serve.md
 shows how each agent comes in.
 """

@@ -4,7 +4,7 @@ has the file's form.
     from sextant.evals import study
     found = study.run("study.toml")
 
-Each cell is a run as `sextant.evals.run` makes it, and the same command goes on with the unfinished cells.
+Each cell is a run as `sextant run` makes it, and the same command goes on with the unfinished cells.
 """
 
 import argparse

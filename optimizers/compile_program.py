@@ -275,7 +275,7 @@ def _nothing_to_choose(study: CandidateEvaluator, problem: SextantError) -> Sext
 
 
 def _write_instruction(study: CandidateEvaluator, objective: str) -> Path:
-    """Write the objective as a file for `sextant.evals.run --instruction`; return its path."""
+    """Write the objective as a file for `sextant run --instruction`; return its path."""
     file = study.folder / "instruction.toml"
     task = study.training.task.partition(":")[0]
     run_folder.write(file, f"{schemas.to_toml(task)} = {schemas.to_toml(objective)}\n")

@@ -3,7 +3,7 @@ and the best draft on validation is kept.
 
 After BIRCO, which tried two descriptions of a task on a few judgements and kept the better
 (appendix B). No prompt of the program changes: the objective goes into instruction.toml, for
-`sextant.evals.run --instruction`.
+`sextant run --instruction`.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""The request of a compilation: everything that `sextant.optimizers.compile` can be asked for, as a
+"""The request of a compilation: everything that `sextant compile` can be asked for, as a
 frozen value.
 """
 

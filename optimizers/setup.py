@@ -116,7 +116,7 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     row = find_teleprompter(request.optimizer)
     if limits := query_limits(request.parameters):
         raise UsageError(
-            f"-P {next(iter(limits))} is a limit of sextant.evals.run; a program is compiled without"
+            f"-P {next(iter(limits))} is a limit of sextant run; a program is compiled without"
         )
     options = settings(row, request.optimizer, request.budget, request.options)
     for option, owner, value in (

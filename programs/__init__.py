@@ -11,7 +11,7 @@ sextant.use_full_name(__name__)
 
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are
 # what `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers,
-# sextant.tools.retrievers) or InputFile (tools/platform/files.py). For `--lm offline`, `offline` names a rule for
+# tools/retrievers) or InputFile (tools/platform/files.py). For `--lm offline`, `offline` names a rule for
 # every output field of its signatures; tools/models/offline_rules.py has some.
 PROGRAMS = {
     "closed_book": "sextant.programs.closed_book:ClosedBook",

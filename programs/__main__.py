@@ -26,7 +26,7 @@ def parser() -> CommandParser:
         metavar="show | draw",
     )
     for name, about_verb in (
-        ("show", "print the prompts of a program, to edit for sextant.evals.run --prompts FILE"),
+        ("show", "print the prompts of a program, to edit for sextant run --prompts FILE"),
         ("draw", "print the LangGraph graph of an agent, as Mermaid"),
     ):
         verb = verbs.add_parser(
@@ -37,7 +37,7 @@ def parser() -> CommandParser:
         verb.add_argument(
             "program",
             metavar="NAME",
-            help="as sextant.evals.run takes it",
+            help="as sextant run takes it",
         )
         verb.add_argument(
             "-P",

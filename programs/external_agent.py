@@ -1,5 +1,5 @@
-"""`served:NAME`: the program of a run whose queries an agent outside answers; python -m
-sextant.evals.serve hands them out.
+"""`served:NAME`: the program of a run whose queries an agent outside answers;
+`sextant serve` hands them out.
 """
 
 from typing import ClassVar

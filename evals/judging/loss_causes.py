@@ -1,5 +1,5 @@
 """Have a model name the causes of lost documents, for a sample of each run's failures:
-sextant.evals.behaviour --name-failures.
+sextant behaviour --name-failures.
 
 The kinds of failure that are counted without a model stay as they are. The model's answers are a
 stage (evals/running/model_stage.py) in a folder judged-causes-DIGEST next to the first run; RUN.json

@@ -1,4 +1,4 @@
-"""A paper's figure, drawn from the cells that `sextant.evals.reproduce` made, and the cells as CSV.
+"""A paper's figure, drawn from the cells that `sextant reproduce` made, and the cells as CSV.
 
 The section of a figure has `drawn`, a table of
 

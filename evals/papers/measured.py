@@ -1,4 +1,4 @@
-"""Figures of BIRCO's tables that `sextant.evals.build` measures: facets of queries (Table 4), and queries that
+"""Figures of BIRCO's tables that `sextant build` measures: facets of queries (Table 4), and queries that
 a model answers by heart (Table 3).
 
     sextant build contamination --task ir_datasets:beir/nq --kind answer --sample 100 --json > nq.json

@@ -1,4 +1,4 @@
-"""The output of `sextant.evals.reproduce`: the list of tables and figures, and a table's cells next to the
+"""The output of `sextant reproduce`: the list of tables and figures, and a table's cells next to the
 paper's.
 
 The cells are made in tables.py and laid out in table_layout.py.

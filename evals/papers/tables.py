@@ -359,7 +359,7 @@ class ReproducedTable:
         task: str,
         split: str,
     ) -> ScoredRun | None:
-        """Return the run that `sextant.evals.import_run` made of the authors' own ranking; None if
+        """Return the run that `sextant import` made of the authors' own ranking; None if
         something stands in.
         """
         if self.conditions.fields(system)[1]:

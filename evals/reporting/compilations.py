@@ -1,7 +1,7 @@
 """Gain and cost of optimizers: a row for each compilation (learnt.json) next to the runs of a
 report.
 
-What `sextant.optimizers.compile` prints of a compilation is in optimizers/result_report.py.
+What `sextant compile` prints of a compilation is in optimizers/result_report.py.
 """
 
 from collections.abc import Iterable

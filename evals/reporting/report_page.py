@@ -23,7 +23,7 @@ from sextant.tools.errors import UsageError
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.result_table import ResultTable, in_markdown, markdown_rows
 
-GENERATOR = "sextant sextant.evals.report"
+GENERATOR = "sextant report"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 

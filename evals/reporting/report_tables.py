@@ -610,9 +610,9 @@ def explain_missing_published(group: Group, tables: Sequence[SystemFigures]) -> 
     if group.data == "mini":
         reason = (
             "these are the bundled miniatures, which are invented. They stand beside runs over "
-            f"the full release: sextant tasks fetch {group.tasks[0]}, then python -m "
-            "sextant.evals.run --data full"
+            f"the full release: sextant tasks fetch {group.tasks[0]}, then "
+            "sextant run --data full"
         )
     elif group.data != "full":
-        reason = "the data is a folder's, not the pinned release that sextant.evals.run --data full reads"
+        reason = "the data is a folder's, not the pinned release that sextant run --data full reads"
     return f"No published figures: {reason}"

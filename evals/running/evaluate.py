@@ -82,7 +82,7 @@ class MetricMean(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """The result of a run, which prints as `sextant.evals.run` does, and as HTML in a notebook."""
+    """The result of a run, which prints as `sextant run` does, and as HTML in a notebook."""
 
     folder: Path
     problem: SextantError | None  # why queries are pending, if any are
@@ -298,7 +298,7 @@ def _run(
         conflict = f"shards of the same run by another number, {other_shards[0].parents[1].name} among them"
         _LOG.warning(
             f"warning: {request.runs.parent} has {conflict}: their answers are not taken, and "
-            f"sextant.evals.gather joins shards "
+            f"sextant gather joins shards "
             "of one number alone; go on with that number, or remove them"
         )
     with run_folder.claim(run_path, ready.config) as folder:

@@ -1,4 +1,4 @@
-"""The request of a run: every option of `sextant.evals.run`, as a frozen value, and the parameters of -P.
+"""The request of a run: every option of `sextant run`, as a frozen value, and the parameters of -P.
 
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
@@ -102,7 +102,7 @@ class SharedRequest(ModelSettings):
         Option(
             f"one of {', '.join(sorted(SYSTEMS))}; or your own: FILE.py:NAME or "
             f"package.module:NAME; or command:LINE; "
-            "sextant.evals.run --program list says what each does",
+            "sextant run --program list says what each does",
             "NAME",
             missing="sextant run --program list has them",
         ),

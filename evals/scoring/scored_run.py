@@ -227,7 +227,7 @@ def require_same_contract(runs: Sequence[ScoredRun]) -> None:
         if differences := contract_differences(runs[0], run):
             raise UsageError(
                 f"{describe_differences(runs[0], run, differences)}; give runs that agree in these "
-                f"(sextant.evals.score has --qrels and --relevant-from)"
+                f"(sextant score has --qrels and --relevant-from)"
             )
 
 

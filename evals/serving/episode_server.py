@@ -1,7 +1,7 @@
 """A run whose queries are answered from outside: which query an episode gets, and where its outcome
 goes.
 
-`serve_episodes` opens the run folder, as sextant.evals.run does, lets `play` hand out the queries, and
+`serve_episodes` opens the run folder, as sextant run does, lets `play` hand out the queries, and
 scores the outcomes. A query's first submission is its outcome, on disk before anybody hears of it;
 a query whose agent went away is handed out again. With `repeat`, queries go on being handed out for
 training, and their results are scored, not kept. Once the budget is used up, by what agents report

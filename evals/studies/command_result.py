@@ -1,4 +1,4 @@
-"""The outcome of a command over many runs, as sextant.evals.study and sextant.evals.reproduce end."""
+"""The outcome of a command over many runs, as sextant study and sextant reproduce end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -3,7 +3,7 @@ them.
 
 RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, the values of each
 query (tables/study-queries.csv), and the study's own plots as SVG and PDF in the widths of papers'
-columns. After the study's tables come those of `sextant.evals.report` over the same runs, with floors and
+columns. After the study's tables come those of `sextant report` over the same runs, with floors and
 ceilings, and the papers' rows if the data are the release. Seconds depend on the machine, so they
 are in a table of their own, tables/study-seconds.csv: all else is the same whenever and however
 often the study was run.

@@ -1,4 +1,4 @@
-"""Run the cells of a study in sequence, each as the run that `sextant.evals.run` makes; or estimate their
+"""Run the cells of a study in sequence, each as the run that `sextant run` makes; or estimate their
 cost.
 
 All cells share a budget, and cells of a model its gate. Cells of a task follow each other, so that

@@ -28,7 +28,7 @@ _LISTS = {option.name for option in fields(Request) if option.default == ()} | {
 _ELSEWHERE = {
     "task": "tasks",
     "runs": "--runs",
-    "shard": "sextant.evals.run --shard",
+    "shard": "sextant run --shard",
 }
 _ELSEWHERE |= {f"budget_{unit}": "[budget]" for unit in ("usd", "calls", "tokens")}
 # Fields whose values need no field name in the name of a row.

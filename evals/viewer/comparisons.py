@@ -1,5 +1,5 @@
-"""Comparisons of runs for the page, by the functions of `sextant.evals.compare`, `sextant.evals.curves` and
-`sextant.evals.behaviour`.
+"""Comparisons of runs for the page, by the functions of `sextant compare`, `sextant curves` and
+`sextant behaviour`.
 
 A result names runs by their places in the list that was asked for, from 0.
 """

@@ -1,6 +1,6 @@
 """The tables of studies, as far as they are filled: rows by tasks.
 
-The tables that `sextant.evals.study` prints are in evals/studies/results.py.
+The tables that `sextant study` prints are in evals/studies/results.py.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Name why a searcher lost a relevant document, from its steps: what sextant.evals.behaviour
+"""Name why a searcher lost a relevant document, from its steps: what sextant behaviour
 --name-failures asks a model.
 
 The kinds of failure that are counted (evals/scoring/behaviour.py) say what happened to a

@@ -1,4 +1,4 @@
-"""Grade documents by a task's rule: the question of sextant.evals.judge to a model about documents without a
+"""Grade documents by a task's rule: the question of sextant judge to a model about documents without a
 judgement.
 
 OBLIQ-Bench has a model judge the documents of several systems (appendix D), with relevant documents to

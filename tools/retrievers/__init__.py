@@ -223,7 +223,7 @@ def build(
     validate(spec)
     if terms is None and (lenses := find_lenses(spec)):
         raise UsageError(
-            f"{lenses[0]} needs a model that annotates, which sextant.evals.run connects; "
+            f"{lenses[0]} needs a model that annotates, which sextant run connects; "
             f"take another retriever here"
         )
     return typing.cast("Retriever", _construct(spec, corpus, home, terms))

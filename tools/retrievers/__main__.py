@@ -82,7 +82,7 @@ def parser() -> CommandParser:
         "--task",
         required=True,
         metavar="TASK",
-        help="whose documents; as for sextant.evals.run",
+        help="whose documents; as for sextant run",
     )
     push.add_argument(
         "--data",

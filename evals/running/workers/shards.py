@@ -80,7 +80,7 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
     )
     if not shard_paths:
         raise DataError(
-            f"{path} has no shards; name RUNS/TASK/NAME, or the folder of a shard that sextant.evals.run "
+            f"{path} has no shards; name RUNS/TASK/NAME, or the folder of a shard that sextant run "
             f"--shard K/N has made"
         )
     if shard_paths[0][0] != shard_paths[-1][0]:

@@ -13,6 +13,8 @@ from sextant import PACKAGES
 from sextant.evals.__main__ import COMMANDS
 
 SHORT = re.compile(rf"^\s*(?:>>> )?(?:from|import) ({'|'.join(PACKAGES)})\b", re.M)
+# They tell of the modules themselves.
+NAME_MODULES = {"evals/__main__.py", "evals/python_interface.py"}
 # Starts a module as `python -m` does, in a checkout, and prints the files that two modules share.
 SCRIPT = """
 import collections, json, os, runpy, sys
@@ -63,6 +65,26 @@ def test_no_page_imports_ours_without_the_prefix():
         path: path.read_text(encoding="utf-8") for path in pages if path.name != "CHANGELOG.md"
     }
     assert {path: SHORT.findall(text) for path, text in texts.items() if SHORT.search(text)} == {}
+
+
+MODULES = [re.escape(path.removeprefix("sextant.")) for path, _ in COMMANDS.values()]
+DOTTED = "|".join(module for module in MODULES if "." in module)
+COMMAND_MODULE = re.compile(
+    rf"python -m (?:$|{'|'.join(PACKAGES)})|(?<![\w.])(?:sextant\.)?(?:{DOTTED})(?![\w.:/])"
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_text_names_a_command_as_it_is_typed(package):
+    """Not by its module, which an installation starts otherwise. The table of commands has the modules."""
+    named = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) else None
+            found = COMMAND_MODULE.search(text) if isinstance(text, str) else None
+            if found and found[0] != text:  # a whole text is a module to be imported
+                named[str(path.relative_to(ROOT))] = found[0]
+    assert named.keys() <= NAME_MODULES, named
 
 
 def list_twice_loaded(module, folder):
