@@ -24,7 +24,12 @@ from sextant.programs.base import QuerySignature
 from sextant.tools.errors import require_at_least
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
+from sextant.tools.models.answers.checks import (
+    AnswerCheck,
+    InvalidAnswer,
+    Outputs,
+    state_most_items,
+)
 from sextant.tools.models.passages import Passage
 from sextant.tools.models.prompting import ask, predict, with_advice
 

@@ -29,25 +29,25 @@ from sextant.programs.search_tools import SearchTools, Tool
 from sextant.tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
 from sextant.tools.models import call_context, context_window
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import InvalidAnswer, UnusableAnswer
-from sextant.tools.models.answer_faults import (
+from sextant.tools.models.answers.checks import InvalidAnswer, UnusableAnswer
+from sextant.tools.models.answers.faults import (
     is_refusal,
     looks_like_refusal,
     note_prompt_leak,
     report_refusal,
     shorten_bad_answer,
 )
-from sextant.tools.models.context_window import Message
-from sextant.tools.models.finish_reasons import is_cut
-from sextant.tools.models.language_model import CALLS_IN_TEXT
-from sextant.tools.models.prompting import ask
-from sextant.tools.models.text_calls import (
+from sextant.tools.models.answers.finish_reasons import is_cut
+from sextant.tools.models.answers.text_calls import (
     find_tool,
     has_declarations,
     has_marks,
     read_arguments,
 )
-from sextant.tools.models.tool_calls import ToolCalls
+from sextant.tools.models.answers.tool_calls import ToolCalls
+from sextant.tools.models.context_window import Message
+from sextant.tools.models.language_model import CALLS_IN_TEXT
+from sextant.tools.models.prompting import ask
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage
 
 _STEP_TOKENS = 800  # of a good answer: a thought and a few calls

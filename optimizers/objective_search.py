@@ -18,7 +18,7 @@ from sextant.optimizers.candidate_evaluator import (
 )
 from sextant.programs.llm_tasks.objective_writer import WriteObjective, write_objective
 from sextant.tools.lenses import get_lens
-from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.answers.checks import UnusableAnswer
 from sextant.tools.models.prompting import predict
 
 QUERY = 1200  # characters of a query that are shown

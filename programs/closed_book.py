@@ -22,7 +22,7 @@ from sextant.programs.query_rewriting import LIKE, search_instruction
 from sextant.programs.texts_by_id import read_texts
 from sextant.tools.errors import LimitReached, UnknownName, require_at_least
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import filled, state_most_items
+from sextant.tools.models.answers.checks import filled, state_most_items
 from sextant.tools.models.prompting import ask, predict
 from sextant.tools.platform.files import InputFilePath
 from sextant.tools.records import Query, Submission

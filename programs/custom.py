@@ -52,9 +52,9 @@ from sextant.tools import plugins, session
 from sextant.tools.errors import OwnCodeFailed, SextantError, UsageError
 from sextant.tools.models import call_context, offline_rules
 from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.answers.checks import InvalidAnswer
+from sextant.tools.models.answers.tool_calls import is_tool_calls
 from sextant.tools.models.language_model import LanguageModel
-from sextant.tools.models.tool_calls import is_tool_calls
 from sextant.tools.platform.threads import (
     REMEDY,
     EventLoop,

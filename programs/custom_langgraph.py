@@ -21,10 +21,10 @@ from sextant.programs.custom_results import ANSWERS, QUERY
 from sextant.programs.search_tools import convert_arguments, make_tools
 from sextant.tools import plugins as names
 from sextant.tools.errors import OwnCodeFailed, UsageError
+from sextant.tools.models.answers.text_calls import find_tool, identify, read_arguments
+from sextant.tools.models.answers.tool_calls import ToolCalls
 from sextant.tools.models.call_context import PredictorCall, expose_call
 from sextant.tools.models.prompting import ask
-from sextant.tools.models.text_calls import find_tool, identify, read_arguments
-from sextant.tools.models.tool_calls import ToolCalls
 from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.threads import EventLoop, run_coroutine
 from sextant.tools.records import JsonObject, Query

@@ -20,7 +20,12 @@ from sextant.programs.passage_reading import search
 from sextant.programs.query_rewriting import InformationRequest
 from sextant.tools.errors import require_at_least
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, state_most_items
+from sextant.tools.models.answers.checks import (
+    AnswerCheck,
+    InvalidAnswer,
+    Outputs,
+    state_most_items,
+)
 from sextant.tools.models.prompting import ask, predict
 from sextant.tools.records import Query, Submission
 from sextant.tools.retrievers.fusion import reciprocal_rank_fusion

@@ -18,7 +18,7 @@ from sextant.programs.base import Program, QuerySignature
 from sextant.tools.errors import require_at_least
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.answers.checks import filled
 from sextant.tools.models.passages import Passage
 from sextant.tools.models.prompting import ask, predict, with_advice
 from sextant.tools.records import Query, Submission

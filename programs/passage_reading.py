@@ -15,7 +15,7 @@ from sextant.programs.base import QuerySignature
 from sextant.tools.errors import LimitReached
 from sextant.tools.models import context_window
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answers.checks import (
     AnswerCheck,
     require_known_ids,
     require_known_row_ids,

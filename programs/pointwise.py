@@ -17,7 +17,7 @@ from sextant.programs.base import Program
 from sextant.programs.passage_reading import UNFOUND, find_candidates, show_in_one_call
 from sextant.tools.errors import LimitReached, require_at_least
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import filled, require_in_range, state_most_items
+from sextant.tools.models.answers.checks import filled, require_in_range, state_most_items
 from sextant.tools.models.passages import DESCRIPTION, Passage
 from sextant.tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
 from sextant.tools.records import Hits, Query, Submission

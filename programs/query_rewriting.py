@@ -14,7 +14,7 @@ import dspy
 from sextant.programs.base import Program, QuerySignature
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.answers.checks import filled
 from sextant.tools.models.prompting import ask, empty_outputs, predict, with_advice
 from sextant.tools.records import Query, Submission
 

@@ -22,9 +22,9 @@ from dspy.dsp.utils import dotdict
 
 from sextant.tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from sextant.tools.models import context_window
-from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.answers.checks import InvalidAnswer
+from sextant.tools.models.answers.values import Ids, convert, fold_name
 from sextant.tools.models.passages import escape_markers
-from sextant.tools.models.values import Ids, convert, fold_name
 from sextant.tools.platform.threads import REMEDY
 from sextant.tools.records import Query, Snippet, Submission
 from sextant.tools.session import UNFOUND_ID, Session, current

@@ -41,9 +41,9 @@ from sextant.programs.search_tools import (
 )
 from sextant.tools import schemas, session
 from sextant.tools.errors import SessionRefusal, UsageError
-from sextant.tools.models.answer_checks import InvalidAnswer
-from sextant.tools.models.arguments import NO_BOOLEAN, read_object
-from sextant.tools.models.arguments import read as read_arguments
+from sextant.tools.models.answers.arguments import NO_BOOLEAN, read_object
+from sextant.tools.models.answers.arguments import read as read_arguments
+from sextant.tools.models.answers.checks import InvalidAnswer
 from sextant.tools.records import JsonObject, Query, Submission, Usage, usage_json
 from sextant.tools.schemas import Amount, Count, UsageSchema
 from sextant.tools.session import Toolbox
@@ -253,7 +253,7 @@ class Episode:
             return {**description, "left": left, "steps": taken_steps}
 
     def act(self, tool: str, arguments: Any) -> Observation:
-        """Use a tool, with arguments as tools/models/arguments.py reads them.
+        """Use a tool, with arguments as tools/models/answers/arguments.py reads them.
 
         A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors.
         """

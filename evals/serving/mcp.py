@@ -53,7 +53,7 @@ from sextant.evals.serving.session_calls import SessionCalls, TooManyCalls
 from sextant.evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
 from sextant.programs.search_tools import as_json
 from sextant.tools.errors import SessionRefusal, UsageError
-from sextant.tools.models.arguments import SHOWN, list_unknown, read_object
+from sextant.tools.models.answers.arguments import SHOWN, list_unknown, read_object
 from sextant.tools.platform.cli import strip_control_characters
 from sextant.tools.platform.interrupts import start_thread, wait_until
 from sextant.tools.plugins import describe_exception as describe_error

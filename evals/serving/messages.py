@@ -15,7 +15,7 @@ import anyio
 import mcp_types as types
 from pydantic import ValidationError
 
-from sextant.tools.models.arguments import read_json
+from sextant.tools.models.answers.arguments import read_json
 from sextant.tools.records import JsonObject
 
 _FORMS = (

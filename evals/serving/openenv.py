@@ -30,8 +30,8 @@ from sextant.evals.serving.episode_server import EpisodeServer
 from sextant.evals.serving.openenv_frames import FrameReader
 from sextant.programs.search_tools import as_json
 from sextant.tools.errors import RunIncomplete, SessionRefusal, UsageError
-from sextant.tools.models.arguments import SHOWN
-from sextant.tools.models.values import read_text
+from sextant.tools.models.answers.arguments import SHOWN
+from sextant.tools.models.answers.values import read_text
 
 # What an environment raises -> the status of the answer to a request by HTTP alone
 _STATUSES: dict[type[Exception], HTTPStatus] = {

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from sextant.tools.models.arguments import SHOWN, read_json
+from sextant.tools.models.answers.arguments import SHOWN, read_json
 from sextant.tools.text import replace_surrogates
 
 PATH = "/ws"  # of its server, for messages with a type; others have other forms

@@ -35,7 +35,7 @@ from sextant.evals.serving.search_queue import TOGETHER, SearchQueue
 from sextant.evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
 from sextant.tools import schemas
 from sextant.tools.errors import RunIncomplete, SessionRefusal, UsageError
-from sextant.tools.models.arguments import (
+from sextant.tools.models.answers.arguments import (
     Form,
     Text,
     Texts,

@@ -26,7 +26,7 @@ from sextant.evals.serving.client_config import ServerAddress
 from sextant.evals.serving.connections import Connection, count_most
 from sextant.evals.serving.episode_server import EpisodeServer
 from sextant.tools.errors import UsageError
-from sextant.tools.models.arguments import describe_byte
+from sextant.tools.models.answers.arguments import describe_byte
 from sextant.tools.platform.cli import print_stderr
 
 MOST_BYTES = 4 * 2**20  # of a request

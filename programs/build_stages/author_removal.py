@@ -8,7 +8,7 @@ from typing import Literal
 import dspy
 
 from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
-from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
 from sextant.tools.models.passages import Passage
 
 LONGEST = 100  # characters of what is taken out: a name or a title, and no sentence

@@ -12,7 +12,7 @@ import dspy
 
 from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
 from sextant.programs.llm_tasks.objective_writer import WriteObjective
-from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
 
 
 class ListFacets(dspy.Signature):

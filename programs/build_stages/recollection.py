@@ -13,7 +13,7 @@ import dspy
 from sextant.programs.build_stages.query_writing import COMMON, rephrase
 from sextant.programs.build_stages.stage_program import Inputs, StageQuestion
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
-from sextant.tools.models.answer_checks import InvalidAnswer, Outputs
+from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
 from sextant.tools.models.passages import Passage
 from sextant.tools.text import TermStatistics, content_words
 

@@ -17,7 +17,7 @@ from sextant.programs import passage_reading
 from sextant.programs.base import Program
 from sextant.programs.build_stages import STAGES
 from sextant.tools import schemas
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answers.checks import (
     AnswerTest,
     Outputs,
     UnusableAnswer,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import dspy
 import pydantic
 
-from sextant.tools.models.answer_checks import filled
+from sextant.tools.models.answers.checks import filled
 from sextant.tools.models.passages import escape_markers
 from sextant.tools.models.prompting import ask
 

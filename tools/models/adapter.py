@@ -1,9 +1,9 @@
 """DSPy's chat prompts and parser, with a single repair: an answer that cannot be used is requested
 again.
 
-Every predictor's call passes here. The adapter checks the answers (tools/models/answer_checks.py),
+Every predictor's call passes here. The adapter checks the answers (tools/models/answers/checks.py),
 counts unusable answers by kind, and notes answers that repeat the prompt. Before an answer is lost,
-its usable part is looked for (tools/models/salvage.py): at once if it was cut off, else after the
+its usable part is looked for (tools/models/answers/salvage.py): at once if it was cut off, else after the
 repair. A model that takes JSON
 schemas is sent the schema of the answer and DSPy's prompt for a JSON object; other models write each
 field under its marker. Answers are read in either form.
@@ -20,14 +20,14 @@ from dspy.adapters.utils import translate_field_type
 
 from sextant.tools import session
 from sextant.tools.models import call_context, context_window
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answers.checks import (
     InvalidAnswer,
     UnusableAnswer,
     find_ids,
     run_checks,
     schema_constraints,
 )
-from sextant.tools.models.answer_faults import (
+from sextant.tools.models.answers.faults import (
     broken_off,
     cut_off,
     ends_inside_list,
@@ -39,24 +39,24 @@ from sextant.tools.models.answer_faults import (
     note_prompt_leak,
     write_request,
 )
-from sextant.tools.models.answer_parsing import (
+from sextant.tools.models.answers.fields import place_markers, read_loosely
+from sextant.tools.models.answers.parsing import (
     JSON_FORM,
     answer_form,
     check_repairable,
     find_object,
 )
-from sextant.tools.models.answer_schema import (
+from sextant.tools.models.answers.salvage import Part, describe, salvage
+from sextant.tools.models.answers.schema import (
     SIGNATURES_CACHED,
     FieldValues,
     bound_schema,
     inline_schema,
     make_schema,
 )
+from sextant.tools.models.answers.tool_calls import ToolCalls
+from sextant.tools.models.answers.values import TooBroken
 from sextant.tools.models.call_context import PredictorCall, Repair
-from sextant.tools.models.fields import place_markers, read_loosely
-from sextant.tools.models.salvage import Part, describe, salvage
-from sextant.tools.models.tool_calls import ToolCalls
-from sextant.tools.models.values import TooBroken
 from sextant.tools.records import Usage
 
 # DSPy's words before the schema of a field.
@@ -151,8 +151,8 @@ class Adapter(dspy.ChatAdapter):
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer as DSPy reads them; if it cannot, they are looked for in other forms.
 
-        Ours are the bound on repairs (tools/models/answer_parsing.py), and the reading of answers in
-        another form than requested (tools/models/fields.py).
+        Ours are the bound on repairs (tools/models/answers/parsing.py), and the reading of answers in
+        another form than requested (tools/models/answers/fields.py).
         """
         answer = place_markers(signature, completion)
         try:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from sextant.tools.models.answer_checks import AnswerCheck
+from sextant.tools.models.answers.checks import AnswerCheck
 from sextant.tools.text import TermStatistics
 
 Inputs = Mapping[str, Any]

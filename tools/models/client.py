@@ -21,9 +21,9 @@ import dspy
 
 from sextant.tools.errors import ProviderRefused
 from sextant.tools.models import context_window, provider_errors
+from sextant.tools.models.answers.finish_reasons import TIMEOUT
 from sextant.tools.models.budget import CallReservation
 from sextant.tools.models.context_window import Message
-from sextant.tools.models.finish_reasons import TIMEOUT
 from sextant.tools.models.provider_response import ProviderResponse, Send
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import secret_values

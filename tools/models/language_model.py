@@ -40,11 +40,12 @@ from sextant.tools.errors import (
 from sextant.tools.models import call_context, context_window, offline_engine, provider_errors
 from sextant.tools.models import model_spec as models
 from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.answer_faults import COMPLETED
+from sextant.tools.models.answers.faults import COMPLETED
+from sextant.tools.models.answers.finish_reasons import LENGTH, read_finish_reason
+from sextant.tools.models.answers.text_calls import find_tool, identify, read_calls, shorten_ids
 from sextant.tools.models.call_context import LastAnswer, Rules
 from sextant.tools.models.client import DEADLINE, ModelClient
 from sextant.tools.models.context_window import Message
-from sextant.tools.models.finish_reasons import LENGTH, read_finish_reason
 from sextant.tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from sextant.tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
@@ -53,7 +54,6 @@ from sextant.tools.models.provider_response import ProviderResponse, find_instru
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import SECRET, header_values, redact, redact_nested
 from sextant.tools.models.storage.response_cache import ModelResponse
-from sextant.tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
 from sextant.tools.models.usage import RECOUNT_TOKENS
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import start_thread

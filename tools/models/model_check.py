@@ -18,10 +18,10 @@ import dspy
 
 from sextant.tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName
 from sextant.tools.models import provider_errors, server_detection
-from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.answers.checks import UnusableAnswer
+from sextant.tools.models.answers.finish_reasons import is_cut
 from sextant.tools.models.budget import Budget
 from sextant.tools.models.context_window import PromptTooLong
-from sextant.tools.models.finish_reasons import is_cut
 from sextant.tools.models.language_model import (
     CALLS_IN_TEXT,
     ConnectedModel,

@@ -10,7 +10,7 @@ Corpus text enters a prompt inside a typed field, never as part of an instructio
 before a call. If a prompt is too long, a reading is split, a batch that must be seen together is
 cut, or the oldest notes are left out; each is a step of the trace.
 
-Checks are defined in tools/models/answer_checks.py, passages in passages.py, windows in
+Checks are defined in tools/models/answers/checks.py, passages in passages.py, windows in
 context_window.py and lenses in tools/lenses.py. Programs may import the names of those modules from
 here, too.
 """
@@ -24,7 +24,8 @@ import dspy
 from sextant.tools import session
 from sextant.tools.lenses import LENSES, Lens, get_lens
 from sextant.tools.models import call_context
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answer_length import max_answer_tokens, predict
+from sextant.tools.models.answers.checks import (
     AnswerCheck,
     AnswerTest,
     InvalidAnswer,
@@ -35,7 +36,7 @@ from sextant.tools.models.answer_checks import (
     require_known_ids,
     require_known_row_ids,
 )
-from sextant.tools.models.answer_length import max_answer_tokens, predict
+from sextant.tools.models.answers.salvage import describe
 from sextant.tools.models.context_window import prompt_fits
 from sextant.tools.models.passages import (
     DESCRIPTION,
@@ -45,7 +46,6 @@ from sextant.tools.models.passages import (
     passage_batches,
     show_passages,
 )
-from sextant.tools.models.salvage import describe
 
 __all__ = [
     "DESCRIPTION",

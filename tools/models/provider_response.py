@@ -6,9 +6,9 @@ Booked answers are in storage/response_cache.py, errors in provider_errors.py.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from sextant.tools.models.answers.thoughts import part_thoughts
 from sextant.tools.models.context_window import Message
 from sextant.tools.models.storage.request_store import Packed
-from sextant.tools.models.thoughts import part_thoughts
 
 
 class ProviderResponse(NamedTuple):

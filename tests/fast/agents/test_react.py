@@ -10,7 +10,7 @@ from sextant.agents.react import React
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError
 from sextant.tools.models import language_model
-from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.answers.checks import UnusableAnswer
 from sextant.tools.records import Document, Query
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Limits, Toolbox, current

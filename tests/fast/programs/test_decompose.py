@@ -11,7 +11,7 @@ from sextant.programs.decompose import Decompose, SubQueryResult, fuse
 from sextant.tools.corpus import Corpus
 from sextant.tools.models import language_model
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.answers.checks import UnusableAnswer
 from sextant.tools.records import Document, Query
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Limits, Toolbox

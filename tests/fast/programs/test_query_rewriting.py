@@ -5,7 +5,7 @@ from openai_server import prompts
 
 from sextant.programs.query_rewriting import QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite
 from sextant.tools.models import language_model
-from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.answers.checks import UnusableAnswer
 from sextant.tools.records import Query
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox

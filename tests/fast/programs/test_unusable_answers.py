@@ -6,7 +6,7 @@ from test_contract import ASKING, CLASSES, PARALLEL, QUERY, few
 
 from sextant.programs.pointwise import fill_unscored
 from sextant.tools.models import language_model
-from sextant.tools.models.answer_checks import UnusableAnswer
+from sextant.tools.models.answers.checks import UnusableAnswer
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
 

@@ -7,7 +7,8 @@ from typing import Literal
 import dspy
 import pytest
 
-from sextant.tools.models import fields, provider_errors, text_calls, thoughts, values
+from sextant.tools.models import provider_errors
+from sextant.tools.models.answers import fields, text_calls, thoughts, values
 
 CHARACTERS = 100_000
 MOST_SECONDS = 1.5  # of the processor; a pattern that goes back takes minutes

@@ -25,9 +25,9 @@ import orjson
 
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import provider_errors, secrets, server_detection
+from sextant.tools.models.answers.finish_reasons import REPETITION, is_cut, read_finish_reason
 from sextant.tools.models.context_window import Message, mark_cacheable_prefix
 from sextant.tools.models.context_window import tokens as count_tokens
-from sextant.tools.models.finish_reasons import REPETITION, is_cut, read_finish_reason
 from sextant.tools.models.model_spec import (
     DEFAULTS,
     PROVIDERS,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sextant.tools.models.finish_reasons import REPETITION
+from sextant.tools.models.answers.finish_reasons import REPETITION
 from sextant.tools.models.transport.repetition import WINDOW, find_loop
 
 # All that a model says, its thoughts and arguments of calls too; the Responses API repeats texts

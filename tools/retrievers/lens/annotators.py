@@ -21,14 +21,9 @@ from typing_extensions import TypedDict
 
 from sextant.tools import lenses, schemas
 from sextant.tools.errors import BudgetReached, DataError, RunIncomplete, SextantError, UsageError
-from sextant.tools.models import (
-    answer_checks,
-    context_window,
-    language_model,
-    model_spec,
-    prompting,
-)
+from sextant.tools.models import context_window, language_model, model_spec, prompting
 from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answers.checks import UnusableAnswer, require_known_ids
 from sextant.tools.models.passages import Passage, escape_markers, passage_batches
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.models.run_resources import RunResources
@@ -119,9 +114,9 @@ def _annotate_shown(
 ) -> dict[str, str]:
     """Return the notes of a call on `passages`, by id; nothing if its answer cannot be used."""
     doc_ids = [passage.id for passage in passages]
-    known = answer_checks.require_known_ids("annotations", doc_ids, needed=True)
+    known = require_known_ids("annotations", doc_ids, needed=True)
 
-    def check_ids(outputs: answer_checks.Outputs) -> None:
+    def check_ids(outputs: prompting.Outputs) -> None:
         known({"annotations": [note.id for note in outputs["annotations"]]})
 
     try:
@@ -131,7 +126,7 @@ def _annotate_shown(
             attribute=wording,
             passages=passages,
         )
-    except (answer_checks.UnusableAnswer, dspy.LMInvalidRequestError) as error:
+    except (UnusableAnswer, dspy.LMInvalidRequestError) as error:
         # The refusal is not of these texts.
         if responsible_party(error) != "system" or getattr(error, "learnt", False):
             raise

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sextant.evals.serving.rl_training import Turns, open_training
-from sextant.tools.models.arguments import list_unknown
+from sextant.tools.models.answers.arguments import list_unknown
 
 WORDS = "a shop in the night"
 

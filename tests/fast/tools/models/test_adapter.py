@@ -22,7 +22,7 @@ from sextant.evals.running.resolve import try_construct
 from sextant.programs.search_tools import make_tools
 from sextant.tools.models import call_context, language_model
 from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.answer_checks import InvalidAnswer
+from sextant.tools.models.answers.checks import InvalidAnswer
 from sextant.tools.models.call_context import PredictorCall
 from sextant.tools.models.passages import Passage
 from sextant.tools.plugins import load_object

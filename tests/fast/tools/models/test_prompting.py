@@ -10,7 +10,7 @@ from conftest import on_congress
 from sextant.evals import run_folder
 from sextant.programs.multihop import ReadPassages
 from sextant.tools.models import context_window, language_model
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answers.checks import (
     InvalidAnswer,
     UnusableAnswer,
     filled,

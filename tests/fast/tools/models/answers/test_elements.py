@@ -6,10 +6,10 @@ import re
 import dspy
 import pytest
 
-from sextant.tools.models.elements import Element, find_elements
+from sextant.tools.models.answers.elements import Element, find_elements
+from sextant.tools.models.answers.text_calls import read_calls
+from sextant.tools.models.answers.values import Ids, RepairBudget, TooBroken, convert, repair_json
 from sextant.tools.models.provider_errors import read_window
-from sextant.tools.models.text_calls import read_calls
-from sextant.tools.models.values import Ids, RepairBudget, TooBroken, convert, repair_json
 
 TAG = re.compile(r"<(\w+)>")
 

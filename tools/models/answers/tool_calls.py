@@ -2,7 +2,7 @@
 
 DSPy's own type describes itself to the model with an example of a call, which small models copy as
 their answer. Ours says the same in words. A field of DSPy's type is read all the same
-(tools/models/fields.py).
+(tools/models/answers/fields.py).
 """
 
 from typing import Any

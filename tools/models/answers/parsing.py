@@ -9,8 +9,8 @@ from typing import Any
 
 import dspy
 
-from sextant.tools.models.answer_schema import make_schema
-from sextant.tools.models.values import repair_json
+from sextant.tools.models.answers.schema import make_schema
+from sextant.tools.models.answers.values import repair_json
 
 # DSPy's two forms of prompts and answers.
 MARKER_FORM = dspy.ChatAdapter()

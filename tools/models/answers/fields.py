@@ -16,12 +16,12 @@ import dspy
 from dspy.adapters.utils import apply_output_field_defaults, parse_value
 
 from sextant.tools.models import call_context
-from sextant.tools.models.answer_checks import schema_constraints
-from sextant.tools.models.answer_schema import SIGNATURES_CACHED, FieldValues
-from sextant.tools.models.elements import find_elements
-from sextant.tools.models.text_calls import read_arguments, read_calls
-from sextant.tools.models.tool_calls import is_tool_calls
-from sextant.tools.models.values import TooBroken, convert, plain_name, repair_json
+from sextant.tools.models.answers.checks import schema_constraints
+from sextant.tools.models.answers.elements import find_elements
+from sextant.tools.models.answers.schema import SIGNATURES_CACHED, FieldValues
+from sextant.tools.models.answers.text_calls import read_arguments, read_calls
+from sextant.tools.models.answers.tool_calls import is_tool_calls
+from sextant.tools.models.answers.values import TooBroken, convert, plain_name, repair_json
 
 _LAST = "completed"
 _MARKER = re.compile(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from sextant.tools.models.values import Ids, convert
+from sextant.tools.models.answers.values import Ids, convert
 
 
 class Colour(enum.Enum):

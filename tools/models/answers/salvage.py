@@ -24,18 +24,18 @@ from typing import Any, NamedTuple, get_origin
 
 import pydantic
 
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answers.checks import (
     InvalidAnswer,
     accept_any,
     run_checks,
     schema_constraints,
 )
-from sextant.tools.models.answer_faults import copies_prompt
-from sextant.tools.models.answer_schema import FieldValues
+from sextant.tools.models.answers.faults import copies_prompt
+from sextant.tools.models.answers.fields import convert_field, read_parts
+from sextant.tools.models.answers.schema import FieldValues
+from sextant.tools.models.answers.values import Ids, TooBroken, convert_items, find_items
 from sextant.tools.models.call_context import CallContext
-from sextant.tools.models.fields import convert_field, read_parts
 from sextant.tools.models.passages import Passage
-from sextant.tools.models.values import Ids, TooBroken, convert_items, find_items
 from sextant.tools.platform.number_format import abbreviate
 
 _UNREADABLE = (ValueError, TypeError, TooBroken, RecursionError, MemoryError)

@@ -1,6 +1,6 @@
 """Checks of a model's answer: each refuses unusable outputs, and states its condition in JSON Schema.
 
-Refusals, cut answers and copies of the prompt are found in answer_faults.py.
+Refusals, cut answers and copies of the prompt are found in faults.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import field as dataclass_field
 from typing import Any, Literal
 
 from sextant.tools import session
-from sextant.tools.models.values import Ids
+from sextant.tools.models.answers.values import Ids
 
 Kind = Literal[
     "unparsable",

@@ -18,14 +18,14 @@ from sextant.programs.passage_reading import RankWithReasons
 from sextant.programs.pointwise import ThinkThenScore
 from sextant.tools.models import language_model
 from sextant.tools.models.adapter import Adapter, _system_message
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answers.checks import (
     require_known_ids,
     require_known_row_ids,
     schema_constraints,
     state_most_items,
 )
-from sextant.tools.models.answer_parsing import JSON_FORM, MARKER_FORM
-from sextant.tools.models.answer_schema import bound_schema, inline_schema, make_schema
+from sextant.tools.models.answers.parsing import JSON_FORM, MARKER_FORM
+from sextant.tools.models.answers.schema import bound_schema, inline_schema, make_schema
 from sextant.tools.models.model_spec import ServerInfo
 from sextant.tools.models.server_detection import KINDS
 from sextant.tools.plugins import load_object

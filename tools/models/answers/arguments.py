@@ -13,9 +13,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from sextant.tools.models import values
-from sextant.tools.models.answer_checks import InvalidAnswer
-from sextant.tools.models.values import fold_name
+from sextant.tools.models.answers import values
+from sextant.tools.models.answers.checks import InvalidAnswer
+from sextant.tools.models.answers.values import fold_name
 from sextant.tools.platform import files
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.schemas import NESTED

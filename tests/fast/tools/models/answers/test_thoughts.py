@@ -7,9 +7,9 @@ import pytest
 
 from sextant.programs.query_rewriting import RewriteDescription
 from sextant.tools.models import language_model
-from sextant.tools.models.answer_faults import COMPLETED
+from sextant.tools.models.answers.faults import COMPLETED
+from sextant.tools.models.answers.thoughts import part_thoughts
 from sextant.tools.models.server_detection import KINDS
-from sextant.tools.models.thoughts import part_thoughts
 from sextant.tools.records import Usage
 
 DRAFT = f"The form is\n[[ ## rewritten ## ]]\nzebras\n\n{COMPLETED}\nNo, rather the real one."

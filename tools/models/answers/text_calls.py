@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from sextant.tools.models.elements import find_elements
-from sextant.tools.models.values import RepairBudget, TooBroken, plain_name, repair_json
+from sextant.tools.models.answers.elements import find_elements
+from sextant.tools.models.answers.values import RepairBudget, TooBroken, plain_name, repair_json
 from sextant.tools.records import JsonMapping, JsonObject
 
 

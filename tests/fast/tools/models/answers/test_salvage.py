@@ -8,18 +8,18 @@ import pytest
 
 from sextant.tools.models import call_context
 from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.answer_checks import (
+from sextant.tools.models.answers.checks import (
     filled,
     require_in_range,
     require_known_ids,
     require_known_row_ids,
     state_most_items,
 )
-from sextant.tools.models.answer_faults import copies_prompt, ends_inside_list
+from sextant.tools.models.answers.faults import copies_prompt, ends_inside_list
+from sextant.tools.models.answers.salvage import salvage
+from sextant.tools.models.answers.values import Ids
 from sextant.tools.models.call_context import CallContext, LastAnswer, PredictorCall
 from sextant.tools.models.passages import Passage
-from sextant.tools.models.salvage import salvage
-from sextant.tools.models.values import Ids
 
 
 class Row(pydantic.BaseModel):

@@ -1,6 +1,6 @@
 """Faults of answers: refused, cut off, empty, incomplete, or a copy of the prompt.
 
-Checks that a program asks for are in answer_checks.py; what can be used of a faulty answer, in salvage.py.
+Checks that a program asks for are in checks.py; what can be used of a faulty answer, in salvage.py.
 """
 
 import math
@@ -13,11 +13,11 @@ import pydantic
 
 from sextant.tools import session
 from sextant.tools.models import call_context
-from sextant.tools.models.answer_checks import InvalidAnswer, Kind
-from sextant.tools.models.answer_parsing import MARKER_FORM, answer_form
-from sextant.tools.models.answer_schema import SIGNATURES_CACHED, make_schema
+from sextant.tools.models.answers.checks import InvalidAnswer, Kind
+from sextant.tools.models.answers.finish_reasons import is_cut
+from sextant.tools.models.answers.parsing import MARKER_FORM, answer_form
+from sextant.tools.models.answers.schema import SIGNATURES_CACHED, make_schema
 from sextant.tools.models.call_context import CallContext, LastAnswer, Repair
-from sextant.tools.models.finish_reasons import is_cut
 from sextant.tools.platform.files import read_object
 from sextant.tools.platform.number_format import abbreviate
 
