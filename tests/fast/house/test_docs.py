@@ -25,19 +25,14 @@ def rows(text: str) -> list[list[str]]:
     return [list(match) for match in re.findall(pattern, text, re.M)]
 
 
-def test_the_readmes_printout_is_what_the_main_job_prints(run):
-    printed = run("--program", "multihop", "--task", "congress").out
-    assert rows(README) == rows(printed) and len(rows(printed)) == 7
-    for line in printed.splitlines()[:2]:
-        assert line in README
-
-
-def test_the_readmes_floor_is_what_retrieve_prints(run):
+def test_the_readmes_scores_are_what_the_main_job_and_its_floor_print(run):
     printed = {
-        row[0]: row[1] for row in rows(run("--program", "retrieve", "--task", "congress").out)
+        row[0]: row[1:] for row in rows(run("--program", "multihop", "--task", "congress").out)
     }
-    floor = re.search(r"`--program retrieve`: nDCG@10 (\S+) and R@100\s+(\S+) on", README)
-    assert floor and floor.groups() == (printed["nDCG@10"], printed["R@100"])
+    mean, low, high = printed["nDCG@10"]
+    assert f"it prints nDCG@10 {mean} (95 % interval {low} to {high})" in README
+    [(_, floor, *_), *_] = rows(run("--program", "retrieve", "--task", "congress").out)
+    assert f"`--program retrieve`, has {floor}" in README
 
 
 def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
@@ -126,7 +121,7 @@ def test_the_table_of_calls_is_what_the_benchmark_counts(name):
 
 
 def test_the_readme_is_short_and_its_tree_names_folders_that_are_there():
-    assert README.count("\n") <= 150
+    assert len(re.findall(r"\S*\w\S*", README)) <= 700
     tree = README.partition("## Where things are\n\n```\n")[2].partition("\n```")[0]
     package = ""
     for line in tree.splitlines():
