@@ -23,7 +23,6 @@ LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must n
 # Times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times
 UNPACKED = 100
 LARGEST_RECODED = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is held in memory
-BLOCK = 8 << 20  # bytes that `read_blocks` reads at a time: they stay in the cache
 
 _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\0"
@@ -193,36 +192,6 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
         # Such as a frame of zstd with a window of 2 GiB, which its command line asks for by --long.
         remedy = "; unpack it, and give the file that comes out" if is_packed(path) else ""
         raise DataError(f"{path} cannot be read: {error.strerror or error}{remedy}") from None
-
-
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in blocks of whole lines, for readers of columns.
-
-    Each line ends with a line feed. Bytes are UTF-8 if the file is. DataError names no line:
-    `read_lines` does.
-    """
-    try:
-        with BoundedFile(path) as file:
-            block = file.read(BLOCK)
-            if encoding := _find_encoding(block):
-                block = _recode(block + file.read(), path, encoding)
-            old_mac = b"\r" in block and b"\n" not in block
-            begun = b""
-            while block:
-                if old_mac:
-                    block = block.replace(b"\r", b"\n")
-                lines, line_end, rest = block.rpartition(b"\n")
-                if line_end:
-                    yield begun + lines + line_end
-                    begun = b""
-                begun += rest
-                if len(begun) > LONGEST:
-                    raise TooLarge(f"{path}: a line is longer than {LONGEST >> 20} MiB")
-                block = file.read(BLOCK)
-            if begun:
-                yield begun + b"\n"
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
 
 
 def _find_encoding(start: bytes) -> str:

@@ -324,9 +324,10 @@ def _find_ranking(file: RunFile, row: JsonObject) -> tuple[list[str], list[float
 
 def _count(file: RunFile, row: JsonObject, depth: int, counts: Counter[str]) -> None:
     steps = row["steps"]
-    length, is_tied = file.measure_ranking(row["query_id"])
+    ranking = file.ranking(row["query_id"])
+    length = len(ranking.doc_ids)
     searches = any(step.tool == "search" for step in steps)
-    counts["tied"] += is_tied and not row.get("scores")
+    counts["tied"] += ranking.is_tied and not row.get("scores")
     counts["missing"] += not length and row.get("error") is None
     counts["longer"] += length > depth
     counts["unmapped"] += not row.get("mapped", True)

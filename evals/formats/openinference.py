@@ -95,9 +95,8 @@ def make_spans(query: ExportedQuery, source: ExportedRun) -> list[ReadableSpan]:
     last_end = max((step.started + step.seconds for step in steps), default=0.0)
     seconds = query.outcome.get("seconds") or last_end
     trace = _Trace(query, source, seconds)
-    program = source.run.config["program"]
     root = trace.add(
-        program,
+        source.run.config["program"],
         "AGENT",
         None,
         (0.0, seconds),
@@ -133,10 +132,9 @@ def _add_step(
     source: ExportedRun,
 ) -> None:
     during = (step.started, step.started + step.seconds)
-    span_kind = _KINDS.get(step.tool, "CHAIN")
     parent = trace.add(
         step.tool,
-        span_kind,
+        _KINDS.get(step.tool, "CHAIN"),
         parent,
         during,
         _of_step(step, query),

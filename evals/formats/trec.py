@@ -11,24 +11,22 @@ data without a judgement are left out, as trec_eval does.
 Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
 
+import math
+from array import array
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
-from functools import cached_property
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sextant.environments.base import Environment
 from sextant.environments.readers import document_ids, raw_files
 from sextant.evals.formats.export_run import ExportedRun
-from sextant.evals.formats.trec_columns import parse_score, read_columns
 from sextant.evals.run_folder import InvalidRanking, check_ranking
 from sextant.evals.scoring.score_run import encode_trec_id, trec_lines
 from sextant.tools.errors import DataError
 from sextant.tools.platform.number_format import plural, queries
+from sextant.tools.records import Query
 
 _COLUMNS = "query, Q0, document, rank, score, tag"
 
@@ -102,11 +100,6 @@ def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
     return (f"{start}{encode_trec_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
 
 
-class _Line(NamedTuple):
-    number: int
-    doc_id: str
-
-
 class RankedLines(NamedTuple):
     """A query's lines of a run file, best first."""
 
@@ -115,139 +108,63 @@ class RankedLines(NamedTuple):
     is_tied: bool  # whether two scores are equal
 
 
-class RunFile:
-    """A run file that fits a task, in memory: twenty bytes a line, and each document's id once."""
+class _QueryLines(NamedTuple):
+    """The lines of a query, in the order of the file."""
 
-    def __init__(
-        self, path: Path, environment: Environment, *, encoded: bool
-    ) -> None:  # percent-encoded ids
+    raw_documents: list[bytes]  # the ids with the bytes of the file
+    scores: "array[float]"  # in single precision; infinite beyond it, as trec_eval has it
+    line_numbers: "array[int]"
+
+
+class RunFile:
+    """A run file that fits a task, in memory: some twenty bytes a line, and each id once."""
+
+    def __init__(self, path: Path, environment: Environment, *, encoded: bool) -> None:
+        """`encoded`: ids are percent-encoded. DataError, with the line, for a faulty file."""
         self.path = path
+        self.tag = ""  # of its first line
         self._environment = environment
         self._encoded = encoded
         self._queries = {query.query_id: query for query in environment.queries}
         self._known_queries = {*self._queries, *environment.unjudged}
-        self.left_out = 0  # queries that nobody judged
-        try:
-            self._columns = read_columns(path)
-            doc_ids = self._decode(self._columns.raw_documents, environment.documents)
-            self._doc_ids = np.array(doc_ids, object)
-            # Query -> where its lines are among those sorted by query.
-            self._places = self._group()
-            self._check_rankings()
-        except (ValueError, DataError) as fault:
-            self._refuse_line()
-            reason = " ".join(str(fault).split())
-            raise DataError(f"{path} is no run file: {reason}") from None
-        # The tag of its first line.
-        self.tag = self._columns.tag
+        self._doc_ids = dict[bytes, str]()  # by the bytes of the file
+        self._lines = dict[str, _QueryLines]()
+        self._read()
+        # Queries that nobody judged.
+        self.left_out = len(self._lines.keys() - self._queries.keys())
+        for query_id in self._lines.keys() & self._queries.keys():
+            self._check_ranking(self._queries[query_id], self._lines[query_id])
 
     def ranking(self, query_id: str) -> RankedLines:
         """Return a query's documents with their scores; none if the file has none."""
-        if query_id not in self._places:
+        if query_id not in self._lines:
             return RankedLines([], [], is_tied=False)
-        numbers, scores, is_tied = self._sort_lines(query_id)
-        return RankedLines(self._doc_ids[numbers].tolist(), scores.tolist(), is_tied)
+        lines = self._lines[query_id]
+        ranked = sorted(zip(lines.scores, lines.raw_documents, strict=True), reverse=True)
+        doc_ids = [self._doc_ids[raw] for _, raw in ranked]
+        scores = [score for score, _ in ranked]
+        return RankedLines(doc_ids, scores, is_tied=len(set(scores)) < len(scores))
 
-    def measure_ranking(self, query_id: str) -> tuple[int, bool]:
-        """Return how many documents `ranking` has, and whether it has equal scores."""
-        if query_id not in self._places:
-            return 0, False
-        numbers, _, is_tied = self._sort_lines(query_id)
-        return len(numbers), is_tied
-
-    def _sort_lines(self, query_id: str) -> tuple[NDArray[np.int32], NDArray[np.float32], bool]:
-        """Return a query's documents and scores, best first, and whether two scores are equal."""
-        lines = self._lines(query_id)
-        numbers = self._columns.document_numbers[lines]
-        scores = self._columns.scores[lines]
-        if (scores[1:] < scores[:-1]).all():  # most files are in order
-            return numbers, scores, False
-        order = np.lexsort((self._byte_order[numbers], scores))[::-1]
-        scores = scores[order]
-        return numbers[order], scores, bool((scores[1:] == scores[:-1]).any())
-
-    def _lines(self, query_id: str) -> NDArray[np.int64]:
-        return np.concatenate([self._order[place] for place in self._places[query_id]])
-
-    @cached_property
-    def _byte_order(self) -> NDArray[np.int64]:
-        """For each document its place among all, sorted by the bytes of the file."""
-        raw = self._columns.raw_documents
-        places = np.empty(len(raw), np.int64)
-        places[sorted(range(len(raw)), key=raw.__getitem__)] = np.arange(len(raw))
-        return places
-
-    def _group(self) -> dict[str, list[slice]]:
-        """Sort the lines by query, and return where each query has its own.
-
-        An id that is encoded in two ways has two slices.
-        """
-        numbers = self._columns.query_numbers
-        self._order = np.argsort(numbers, kind="stable")
-        query_ids = self._decode(self._columns.raw_queries, self._known_queries)
-        ends = np.cumsum(np.bincount(numbers, minlength=len(query_ids))).tolist()
-        places: dict[str, list[slice]] = {}
-        start = 0
-        for query_id, end in zip(query_ids, ends, strict=True):
-            if query_id in self._queries:
-                places.setdefault(query_id, []).append(slice(start, end))
-            start = end
-        self.left_out = len({*query_ids} - self._queries.keys())
-        return places
-
-    def _decode(self, raw_ids: list[bytes], names: Collection[str]) -> list[str]:
-        """Return ids as text; ValueError if one of them is not among `names`."""
-        ids = []
-        for raw in raw_ids:
-            name = self._decode_id(raw)
-            if name not in names:
-                raise ValueError(f"{name!r} is not of the task")
-            ids.append(name)
-        return ids
-
-    def _decode_id(self, raw: bytes) -> str:
-        return unquote(raw.decode(), errors="strict") if self._encoded else raw.decode()
-
-    def _check_rankings(self) -> None:
-        """Raise InvalidRanking for documents that a query cannot have."""
-        documents = self._columns.document_numbers
-        one_form = len(set(self._doc_ids)) == len(self._doc_ids)
-        last_line = np.zeros(len(self._doc_ids), np.int64)
-        for query_id in self._places:
-            query = self._queries[query_id]
-            lines = self._lines(query_id)
-            numbers = documents[lines]
-            last_line[numbers] = lines
-            once = one_form and (last_line[numbers] == lines).all()
-            if once and not query.excluded and query.candidates is None:
-                continue
-            doc_ids = self._doc_ids[numbers].tolist()
-            check_ranking(doc_ids, query, self._environment.documents)
-
-    def _refuse_line(self) -> None:
-        """Raise DataError for the first faulty line, or the first that spoils its ranking."""
-        rankings: dict[str, list[_Line]] = {}
-        for line, (raw_query, _, raw_document, _, raw_score, _) in self._fields():
-            query_id = self._identify("query", raw_query, line)
-            doc_id = self._identify("document", raw_document, line)
-            rankings.setdefault(query_id, []).append(_Line(line, doc_id))
-            self._check_score(raw_score, line)
-        if not rankings:
+    def _read(self) -> None:
+        query_ids = dict[bytes, str]()
+        for number, (raw_query, _, raw_document, _, raw_score, tag) in self._fields():
+            if raw_query not in query_ids:
+                query_ids[raw_query] = self._identify("query", raw_query, number)
+            if raw_document not in self._doc_ids:
+                self._doc_ids[raw_document] = self._identify("document", raw_document, number)
+            query_id = query_ids[raw_query]
+            if query_id not in self._lines:
+                self._lines[query_id] = _QueryLines([], array("f"), array("Q"))
+            lines = self._lines[query_id]
+            lines.raw_documents.append(raw_document)
+            lines.scores.append(self._parse_score(raw_score, number))
+            lines.line_numbers.append(number)
+            self.tag = self.tag or tag.decode()
+        if not self._lines:
             raise DataError(f"{self.path} has no lines; a run file has {_COLUMNS} in each")
-        for query_id, ranking in rankings.items():
-            if query_id not in self._queries:
-                continue
-            doc_ids = [line.doc_id for line in ranking]
-            try:
-                check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
-            except InvalidRanking as wrong:
-                of_document = [line.number for line in ranking if line.doc_id == wrong.doc_id]
-                # The second line of a document that is there twice.
-                raise self._wrong(of_document[:2][-1], str(wrong)) from None
 
-    def _fields(
-        self,
-    ) -> Iterator[tuple[int, list[bytes]]]:  # (line number, columns); only ASCII's blanks separate
+    def _fields(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield (line number, columns); only ASCII's blanks separate columns."""
         for number, line in raw_files.read_lines(self.path):
             if number == 1 and line.startswith(("{", "[")):
                 raise self._wrong(number, f"it is JSON; a run file has six columns: {_COLUMNS}")
@@ -258,6 +175,20 @@ class RunFile:
                     f"has {plural(len(fields), 'column')}, not the six of a run file: {_COLUMNS}",
                 )
             yield number, fields
+
+    def _check_ranking(self, query: Query, lines: _QueryLines) -> None:
+        """Raise DataError for a document that a query cannot have."""
+        doc_ids = [self._doc_ids[raw] for raw in lines.raw_documents]
+        try:
+            check_ranking(doc_ids, query, self._environment.documents)
+        except InvalidRanking as wrong:
+            numbered = zip(lines.line_numbers, doc_ids, strict=True)
+            of_document = [number for number, doc_id in numbered if doc_id == wrong.doc_id]
+            # The second line of a document that is there twice.
+            raise self._wrong(of_document[:2][-1], str(wrong)) from None
+
+    def _decode_id(self, raw: bytes) -> str:
+        return unquote(raw.decode(), errors="strict") if self._encoded else raw.decode()
 
     def _identify(self, subject: str, encoded: bytes, line: int) -> str:
         environment = self._environment
@@ -283,14 +214,13 @@ class RunFile:
             hint = alike
         raise self._wrong(line, f"{subject} {name!r} is not in {context}{hint}")
 
-    def _check_score(self, text: bytes, line: int) -> None:
-        try:
-            parse_score(text)
-        except ValueError:
-            raise self._wrong(
-                line,
-                f"the score {text.decode('utf-8', 'replace')!r} is no finite number",
-            ) from None
+    def _parse_score(self, text: bytes, line: int) -> float:
+        with suppress(ValueError):
+            score = float(text)
+            if math.isfinite(score) and b"_" not in text:
+                return score
+        shown = text.decode("utf-8", "replace")
+        raise self._wrong(line, f"the score {shown!r} is no finite number")
 
     def _wrong(self, line: int, problem: str) -> DataError:
         return DataError(f"{self.path}, line {line}: {problem}")
