@@ -29,20 +29,19 @@ from sextant.evals import run_folder
 from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.evals.running.evaluate import LoadedRun, connect, load_run, make_system
 from sextant.evals.running.identity import code_identity, run_conditions
-from sextant.evals.running.ready import PreparedRun
-from sextant.evals.running.request import SYSTEMS, Request, SharedRequest
+from sextant.evals.running.request import Request, SharedRequest
 from sextant.evals.running.resolve import ResolvedRequest, try_construct
 from sextant.evals.running.runner import answer_query
 from sextant.programs.base import Program
 from sextant.tools import retrievers, session
 from sextant.tools.corpus import Corpus
-from sextant.tools.errors import FAULTS, DataError, RunIncomplete
+from sextant.tools.errors import DataError, RunIncomplete
 from sextant.tools.models import call_context, context_window, offline_engine
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.call_context import LastAnswer
 from sextant.tools.models.language_model import ConnectedModel
 from sextant.tools.platform.files import sextant_home
-from sextant.tools.platform.number_format import number, plural, queries
+from sextant.tools.platform.number_format import number, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.pool_kinds import read_kind
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, total, usage_from_json
@@ -50,9 +49,14 @@ from sextant.tools.retrievers.base import Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.text import TermStatistics
 
-# Of a corpus at most, for a rehearsal beside a run
-_REHEARSED_DOCUMENTS = 50_000
 MESSAGE = 4  # tokens of a message in addition to its text, as OpenAI counts them
+_OFFLINE = "offline asks no model: the tokens are what a model would be asked"
+_SOURCES = (
+    "calls: the most that the program allows, or as many as the rehearsal made; tokens: the mean of "
+    "a call of the rehearsal, whose answers the engine without a model wrote",
+    "not in it: reasoning, longer answers, answers asked for again, and less for input from the "
+    "provider's cache",
+)
 
 
 class CallTokens(NamedTuple):
@@ -72,59 +76,38 @@ class RehearsedRun(NamedTuple):
     # The most calls of each query by its program; None if the rehearsal has them.
     most: Sequence[int | None] = ()
 
-    @property
-    def all_calls(self) -> list[CallTokens]:
-        """The calls of all queries together."""
-        return [call for calls in self.calls for call in calls]
-
 
 def render_estimate(estimate: JsonObject, subject_lines: Sequence[str] = ()) -> str:
     """Return an estimate as text for a terminal.
 
     `subject_lines` name the subject of the estimate, if it is no run of a task.
     """
-    before = f"; {estimate['answered']} answered before" if estimate["answered"] else ""
-    by = f"; rehearsed on {', '.join(estimate['rehearsed'])}" if estimate["rehearsed"] else ""
-    pending = f"{queries(estimate['queries'])} to be asked{before}{by}"
-    headings = [
-        "dry run: nothing was sent",
-        *(subject_lines or (describe_task(estimate), describe_system(estimate), pending)),
-    ]
+    pending = f"{queries(estimate['queries'])} to be asked, {estimate['answered']} answered before"
+    rehearsed = f"rehearsed on {', '.join(estimate['rehearsed']) or 'none'}"
+    headings = subject_lines or (
+        describe_task(estimate),
+        describe_system(estimate),
+        f"{pending}; {rehearsed}",
+    )
     rows = [
         ["calls, at most", f"{estimate['calls']:,}"],
         ["tokens in", f"{estimate['input_tokens']:,}"],
         ["tokens out", f"{estimate['output_tokens']:,}"],
         ["list price", number(estimate["list_usd"], "${:,.4f}", "unknown")],
+        ["largest prompt, tokens of o200k_base", f"{estimate['largest_prompt']:,}"],
+        ["window of the model", number(estimate["window"], "{:,}", "unknown")],
     ]
+    for budget in estimate["budgets"]:
+        enough = {True: "will do", None: "cannot be told"}.get(
+            budget["enough"],
+            f"will not do: lasts for about {budget['lasts']} of {queries(estimate['queries'])}",
+        )
+        rows.append([f"{budget['option']} {budget['value']:g}", enough])
     table = ResultTable("", ["to expect", ""], rows)
-    return render_terminal([*headings, table, *_footings(estimate), *estimate["notes"]])
-
-
-def _footings(estimate: JsonObject) -> list[str]:
-    lines = []
-    if estimate["largest_prompt"]:
-        takes = (
-            "whose window is not known"
-            if estimate["window"] is None
-            else f"which takes {estimate['window']:,}"
-        )
-        lines.append(
-            f"largest prompt: {plural(estimate['largest_prompt'], 'token')} (o200k_base), for a model {takes}"
-        )
-    if estimate["price"] is not None:
-        lines.append(f"price: {estimate['price']}")
-    elif estimate["lm"] == "offline":
-        lines.append("offline asks no model: the tokens are what a model would be asked")
-    lines += [_describe_budget(budget, estimate["queries"]) for budget in estimate["budgets"]]
-    return lines
-
-
-def _describe_budget(budget: JsonObject, query_count: int) -> str:
-    enough = {True: "will do", False: "will not do", None: "cannot be told"}[budget["enough"]]
-    line = f"{budget['option']} {budget['value']:g} {enough}"
-    if budget["enough"] is False:
-        line += f"; it is likely to last for {budget['lasts']} of {queries(query_count)}"
-    return line
+    notes = [f"price: {estimate['price']}"] if estimate["price"] else []
+    return render_terminal(
+        ["dry run: nothing was sent", *headings, table, *notes, *estimate["notes"]]
+    )
 
 
 def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_run) -> JsonObject:
@@ -154,23 +137,6 @@ def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_ru
     }
 
 
-def expect_calls(ready: PreparedRun, pending: Sequence[Query]) -> float | None:
-    """Return how many calls a pending query of a run makes at most.
-
-    None where that would run code of a user's, or take long, or cannot be told.
-    """
-    request = ready.resolved.request
-    environment = ready.environment
-    small = len(environment.documents) <= _REHEARSED_DOCUMENTS
-    if not pending or request.lm == "offline" or request.program not in SYSTEMS or not small:
-        return None
-    try:
-        rehearsal = rehearse(ready.resolved, environment, ready.model, _choose(pending))
-    except FAULTS:
-        return None
-    return _count_calls(rehearsal) / len(rehearsal.queries)
-
-
 def extrapolate(
     request: SharedRequest,
     model: ConnectedModel,
@@ -181,20 +147,20 @@ def extrapolate(
     """Return the estimate for all `pending` queries from a rehearsal, and whether budgets suffice,
     of which `spent` is gone.
     """
-    rehearsed = rehearsal.all_calls
+    rehearsed = [call for calls in rehearsal.calls for call in calls]
     calls = _share(rehearsal, pending) * _count_calls(rehearsal)
     repeats = calls / max(1, len(rehearsed))
-    usd: float | None = 0.0
-    price = None if request.lm == "offline" else model.price
-    if request.lm != "offline":
-        # Some models take more a token for long prompts, so calls are priced one by one.
-        usd = price and repeats * sum(price.of(call.prompt, 0, call.answer) for call in rehearsed)
+    is_offline = request.lm == "offline"
+    price = None if is_offline else model.price
+    # Some models take more a token for long prompts, so calls are priced one by one.
+    usd = price and repeats * sum(price.of(call.prompt, 0, call.answer) for call in rehearsed)
     figures = {
         "calls": ceil(round(calls, 6)),
         "input_tokens": round(repeats * sum(call.prompt for call in rehearsed)),
         "output_tokens": round(repeats * sum(call.answer for call in rehearsed)),
-        "list_usd": None if usd is None else round(usd, 6),
+        "list_usd": 0.0 if is_offline else usd and round(usd, 6),
     }
+    notes = [_OFFLINE] if is_offline else []
     return {
         "dry_run": True,
         "lm": request.lm,
@@ -203,25 +169,10 @@ def extrapolate(
         **figures,
         "largest_prompt": max((call.prompt for call in rehearsed), default=0),
         "window": getattr(model.lm, "window", None),
-        "price": None if price is None else str(price),
+        "price": price and str(price),
         "budgets": _check_budgets(request, figures, len(pending), spent),
-        "notes": [*_describe_sources(rehearsal), *rehearsal.notes],
+        "notes": [*notes, *_SOURCES, *rehearsal.notes],
     }
-
-
-def _describe_sources(rehearsal: RehearsedRun) -> list[str]:
-    """Say what an estimate is made of."""
-    if not rehearsal.all_calls:
-        return []
-    made = f"{len(rehearsal.all_calls)} by the rehearsal, whose engine without a model wrote the answers"
-    calls = "calls: as many as the rehearsal made"
-    if any(most is not None for most in rehearsal.most):
-        calls = "calls: the most that the program allows; a model may end earlier"
-    return [
-        f"{calls}; tokens: the mean of a call, of {made}",
-        "not in it: reasoning, longer answers, answers asked for again, and less for input from the "
-        "provider's cache",
-    ]
 
 
 def _count_calls(rehearsal: RehearsedRun) -> int:
@@ -273,45 +224,35 @@ def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path 
 
 
 def _choose(pending: Sequence[Query]) -> list[Query]:
+    """Return the queries of the rehearsal: those at a third and two thirds by length."""
     ordered = sorted(
         pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id)
     )
-    return [
-        ordered[position]
-        for position in sorted({len(ordered) // 3, len(ordered) * 2 // 3})
-        if ordered
-    ]
+    places = {len(ordered) // 3, len(ordered) * 2 // 3} if ordered else ()
+    return [ordered[place] for place in sorted(places)]
 
 
 def _check_budgets(
-    request: SharedRequest,
-    figures: Mapping[str, Any],
-    pending: int,
-    spent: Usage,
+    request: SharedRequest, figures: Mapping[str, Any], pending: int, spent: Usage
 ) -> list[JsonObject]:
     # What earlier sittings used counts.
-    needs = {
-        "budget_usd": (figures["list_usd"], spent.paid_usd or 0.0),
-        "budget_calls": (figures["calls"], spent.calls),
-        "budget_tokens": (
+    needs = (
+        ("--budget-usd", request.budget_usd, figures["list_usd"], spent.paid_usd or 0.0),
+        ("--budget-calls", request.budget_calls, figures["calls"], spent.calls),
+        (
+            "--budget-tokens",
+            request.budget_tokens,
             figures["input_tokens"] + figures["output_tokens"],
             spent.input_tokens + spent.output_tokens,
         ),
-    }
+    )
     verdicts = []
-    for name, (need, spent_before) in needs.items():
-        if (limit := getattr(request, name)) is None:
-            continue
-        remaining = limit - spent_before
-        lasts = min(pending, int(pending * remaining / need)) if need else None
-        verdicts.append(
-            {
-                "option": f"--{name.replace('_', '-')}",
-                "value": limit,
-                "enough": None if need is None else need <= remaining,
-                "lasts": lasts,
-            }
-        )
+    for option, limit, need, spent_before in needs:
+        if limit is not None:
+            remaining = limit - spent_before
+            lasts = min(pending, int(pending * remaining / need)) if need else None
+            enough = None if need is None else need <= remaining
+            verdicts.append({"option": option, "value": limit, "enough": enough, "lasts": lasts})
     return verdicts
 
 
