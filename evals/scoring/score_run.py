@@ -32,8 +32,6 @@ from sextant.evals.scoring.behaviour import FigureMeans
 from sextant.evals.scoring.metrics import (
     Values,
     add_metrics,
-    canonicalize_metric,
-    check_metric,
     collapse_to_units,
     compute_metrics,
     digest_metric_code,
@@ -42,6 +40,7 @@ from sextant.evals.scoring.metrics import (
     measure_unjudged,
     parse_metric,
     ranking_of,
+    require_metrics,
 )
 from sextant.evals.scoring.reference_runs import read_reference_bounds
 from sextant.evals.scoring.scored_run import Column, name_retriever
@@ -76,24 +75,22 @@ def score(
     query_ids = [query.query_id for query in environment.queries]
     _require_answered(path, query_ids, outcomes)
     digests = {"outcomes.jsonl": run_folder.start_digest(path / "outcomes.jsonl")}
-    tally = _Tally()
-    losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
+    sums = PartialScores(config, environment)
     figures = FigureMeans(environment.metric, config["depth"])
     with ExitStack() as stack:
         drafts = {
             name: stack.enter_context(run_folder.writing(path / name))
             for name in ("run.trec", "attribution.jsonl")
         }
-        values, errors = _score_queries(path, environment, outcomes, drafts, tally, losses, figures)
+        _score_queries(path, sums, outcomes, drafts, figures)
         for name, draft in drafts.items():
             draft.flush()
             digests[name] = run_folder.start_digest(Path(draft.name))
         closing = stack.pop_all()
     # Of the size of all outcomes: what follows is computed while they are brought to the disk.
     closed = start_thread(closing.close)
-    _write_columns(path / "scores.csv", values, errors)
+    _write_columns(path / "scores.csv", sums.columns, sums.errors)
     digests["scores.csv"] = run_folder.start_digest(path / "scores.csv")
-    tally_summary = tally.summary(config, len(query_ids))
     pooled = environment.judgements.get(POOLED)
     rankings = {}
     if pooled:  # else nothing is read a second time
@@ -102,19 +99,15 @@ def score(
     metric_code = {
         name: digest_metric_code(name) for name in environment.metrics if is_custom(name)
     }
-    scores = tally_summary | {
-        "judgements": environment.headline,
-        "relevant_from": environment.judgements[environment.headline].relevant_from,
-        "metric": environment.metric,
+    summary = sums.summary(resampled=environment.resampled)
+    scores = summary | {
         "documents": len(environment.documents),
         "candidates": candidates,
         **({"opaque_ids": True} if environment.release_ids else {}),
-        "metrics": _summarise(values, environment, resampled=environment.resampled),
-        "losses": losses.json(),
         "searchers": figures.json(),
         **({"metric_code": metric_code} if metric_code else {}),
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
-        "notes": _list_notes(config, environment, candidates, tally_summary["notes"]),
+        "notes": _list_notes(config, environment, candidates, summary["notes"]),
     }
     made_of = {"config": run_folder.digest(config)}
     closed.result()
@@ -203,9 +196,7 @@ def rescore(
     """Score the run in `path` again, by its own judgements and level if none are named; return the
     output of --json.
     """
-    metrics = [canonicalize_metric(name) for name in metrics]
-    for name in metrics:
-        check_metric(name)
+    metrics = require_metrics(metrics)
     config = run_folder.read_config(path)
     environment = add_metrics(load_environment(config, judgements, relevant_from), metrics)
     with run_folder.claim(path, config) as folder:
@@ -215,38 +206,26 @@ def rescore(
 
 def _score_queries(
     path: Path,
-    environment: Environment,
+    sums: "PartialScores",
     outcomes: run_folder.JsonlIndex,
     drafts: Mapping[str, TextIO],
-    tally: "_Tally",
-    losses: LossCounts,
     figures: FigureMeans,
-) -> tuple[Values, dict[str, str]]:
+) -> None:
     """Score each query, and write its lines of run.trec and attribution.jsonl to `drafts`."""
-    judgements = environment.judgements[environment.headline]
-    values = Values()
-    errors = {}
-    tag = path.name
+    environment = sums.environment
     trec = drafts["run.trec"].buffer
     release_ids = environment.release_ids
     rows = outcomes.rows(query.query_id for query in environment.queries)
     for query, outcome in zip(environment.queries, rows, strict=True):
-        query_id = query.query_id
         # A sealed ranking was checked when it was written.
         if "digest" not in outcome:
             _check_ranking(outcome, query, environment, path)
-        tally.add(outcome)
-        errors[query_id] = outcome["error"] or ""
-        _add_values(values, outcome, outcomes, environment)
-        units = collapse_to_units(outcome["ranking"], judgements)
+        units, row = sums.add(query, outcome, outcomes)
         released = [release_ids.get(unit, unit) for unit in units] if release_ids else units
-        trec.write(trec_lines(query_id, released, tag).encode("utf-8", "backslashreplace"))
-        relevant = attribute(query_id, outcome, units, judgements)
-        losses.add(relevant)
-        row = attribution_json(query.text, relevant, outcome, judgements)
+        lines = trec_lines(query.query_id, released, path.name)
+        trec.write(lines.encode("utf-8", "backslashreplace"))
         figures.add(outcome, row)
         drafts["attribution.jsonl"].write(files.dumps(row) + "\n")
-    return values, errors
 
 
 def _check_ranking(
@@ -269,71 +248,67 @@ def summarise_unfinished(
     under "partial".
     """
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
-    answered_part = environment.asking(query_ids=answered)
-    tally = _Tally()
-    values = Values()
-    for query_id in answered:
-        outcome = outcomes[query_id]
-        tally.add(outcome)
-        _add_values(values, outcome, outcomes, answered_part)
-    measured = _summarise(values, answered_part, resampled=False)
-    partial = {
-        "queries": len(answered),
-        "metrics": measured,
-        "judgements": environment.headline,
-    }
-    level = environment.judgements[environment.headline].relevant_from
-    summary = tally.summary(config, len(environment.queries))
-    return summary | {"partial": partial, "relevant_from": level}
+    sums = PartialScores(config, environment.asking(query_ids=answered))
+    for query in sums.environment.queries:
+        sums.add(query, outcomes[query.query_id], outcomes)
+    summary = sums.summary()
+    partial = {"queries": len(answered)} | {key: summary[key] for key in ("metrics", "judgements")}
+    left = {"queries": len(environment.queries), "owed": len(environment.queries) - len(answered)}
+    for key in ("judgements", "metric", "losses"):
+        del summary[key]
+    return summary | left | {"metrics": {}, "partial": partial}
 
 
 class PartialScores:
-    """The scores of a run over the queries answered so far; each new outcome is added to them.
+    """The scores of a run over the queries that were added so far.
 
-    `columns`, `errors` and `rows` are as a scored run has them in scores.csv and attribution.jsonl.
+    `columns` and `errors` are as a scored run has them in scores.csv.
     """
 
     def __init__(self, config: run_folder.Config, environment: Environment) -> None:
+        self.environment = environment
         self.columns = Values()
         self.errors = dict[str, str]()
-        self.rows = dict[str, JsonObject]()
         self._config = config
-        self._environment = environment
-        self._queries = {query.query_id: query for query in environment.queries}
         self._tally = _Tally()
         self._losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
 
-    def add(self, outcome: run_folder.Outcome, outcomes: JsonMapping) -> None:
-        """Score an outcome; `outcomes` has those of all queries answered so far.
-
-        A query that was added before, or is not of the task, changes nothing.
+    def add(
+        self, query: Query, outcome: run_folder.Outcome, outcomes: JsonMapping
+    ) -> tuple[Sequence[str], JsonObject]:
+        """Score an outcome; return its ranking in the units that are scored, and its line of
+        attribution.jsonl. `outcomes` has those of all queries answered so far.
         """
-        query = self._queries.get(outcome["query_id"])
-        if query is None or query.query_id in self.rows:
-            return
-        environment = self._environment
-        judgements = environment.judgements[environment.headline]
+        judgements = self.environment.judgements[self.environment.headline]
         self._tally.add(outcome)
+        self._add_values(outcome, outcomes)
+        twin = self.environment.twins.get(query.query_id, "")
+        if twin in self.errors:  # its values are of both queries
+            self._add_values(outcomes[twin], outcomes)
         self.errors[query.query_id] = outcome["error"] or ""
-        _add_values(self.columns, outcome, outcomes, environment)
-        twin = environment.twins.get(query.query_id, "")
-        if twin in self.rows:
-            # Its values are of both queries.
-            _add_values(self.columns, outcomes[twin], outcomes, environment)
         units = collapse_to_units(outcome["ranking"], judgements)
         relevant = attribute(query.query_id, outcome, units, judgements)
         self._losses.add(relevant)
-        self.rows[query.query_id] = attribution_json(query.text, relevant, outcome, judgements)
+        return units, attribution_json(query.text, relevant, outcome, judgements)
 
-    def summary(self) -> JsonObject:
-        """Return what scores.json would hold, with means over the answered queries."""
-        environment = self._environment
+    def _add_values(self, outcome: run_folder.Outcome, outcomes: JsonMapping) -> None:
+        query_id = outcome["query_id"]
+        rankings = {query_id: ranking_of(outcome)}
+        if (twin := self.environment.twins.get(query_id, "")) in outcomes:
+            rankings[twin] = ranking_of(outcomes[twin])
+        for name, value in compute_metrics(query_id, rankings, self.environment).items():
+            self.columns.setdefault(name, {})[query_id] = value
+
+    def summary(self, *, resampled: bool = False) -> JsonObject:
+        """Return what scores.json would hold, with means over the added queries."""
+        environment = self.environment
+        weights = {name: query_weights(name, environment) for name in self.columns}
         return self._tally.summary(self._config, len(environment.queries)) | {
             "judgements": environment.headline,
             "relevant_from": environment.judgements[environment.headline].relevant_from,
             "metric": environment.metric,
-            "metrics": _summarise(self.columns, environment, resampled=False),
-            "losses": self._losses.json() if self.rows else None,
+            "metrics": summarise_columns(self.columns, weights, resampled=resampled),
+            "losses": self._losses.json(),
         }
 
 
@@ -362,27 +337,6 @@ def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
 @lru_cache(8)  # rankings of a run are of few lengths
 def _line_ends(length: int, tag: str) -> list[str]:
     return [f"\t{rank}\t{length + 1 - rank}\t{tag}\n" for rank in range(1, length + 1)]
-
-
-def _add_values(
-    values: Values,
-    outcome: run_folder.Outcome,
-    outcomes: JsonMapping,
-    environment: Environment,
-) -> None:
-    query_id = outcome["query_id"]
-    rankings = {query_id: ranking_of(outcome)}
-    if (twin := environment.twins.get(query_id, "")) in outcomes:
-        rankings[twin] = ranking_of(outcomes[twin])
-    for name, value in compute_metrics(query_id, rankings, environment).items():
-        values.setdefault(name, {})[query_id] = value
-
-
-def _summarise(
-    values: Values, environment: Environment, *, resampled: bool
-) -> dict[str, JsonObject]:
-    weights = {name: query_weights(name, environment) for name in values}
-    return summarise_columns(values, weights, resampled=resampled)
 
 
 def query_weights(name: str, environment: Environment) -> dict[str, int]:
@@ -586,19 +540,15 @@ def _data_of(config: run_folder.Config) -> str:
     return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
 
 
-def _identity(look: JsonObject) -> tuple[Any, ...]:
+def _identity(look: JsonObject) -> str:
     """Return the keys of a look; a run folder's name has its configuration's digest in it."""
-    return look.get("run"), look.get("task"), look.get("data_fingerprint")
+    return json.dumps([look.get(key) for key in ("run", "task", "data_fingerprint")])
 
 
-def _read_looks() -> dict[tuple[Any, ...], JsonObject]:
+def _read_looks() -> dict[str, JsonObject]:
     looks = {}
     with suppress(OSError, SextantError):
         for line in files.iter_lines(files.sextant_home() / "looks.jsonl"):
-            with suppress(ValueError, RecursionError):
-                look = json.loads(line)
-                if isinstance(look, dict) and all(
-                    isinstance(value, str) for value in _identity(look)
-                ):
-                    looks[_identity(look)] = look
+            if look := files.read_object(line.decode("utf-8", "replace")):
+                looks[_identity(look)] = look
     return looks

@@ -22,6 +22,7 @@ from sextant.evals.scoring.score_run import PartialScores
 from sextant.evals.scoring.scored_run import ScoredRun, name_retriever
 from sextant.evals.viewer.loaded_run import BEGINNING, Answer, DocumentTexts, Judged, LoadedRun
 from sextant.tools.errors import DataError
+from sextant.tools.records import JsonObject
 
 NOT_SCORED = "not scored"
 NEWEST = 20  # answered queries that are named, the last first
@@ -58,6 +59,7 @@ class UnfinishedRun:
         self._outcomes = run_folder.JsonlIndex(path / "outcomes.jsonl", {}, read)
         self._end = 0  # bytes of outcomes.jsonl that were read
         self._scores: PartialScores | None = None
+        self._rows = dict[str, JsonObject]()  # of attribution.jsonl
         self._lock = threading.Lock()
         self.state: RunState | None = None
 
@@ -172,20 +174,22 @@ class UnfinishedRun:
     def _score(self, environment: Environment) -> AnsweredPart:
         if self._scores is None:
             self._scores = PartialScores(self.config, environment)
+            self._rows = {}
         scores = self._scores
-        for query_id in list(self._outcomes):
-            if query_id not in scores.rows:
-                scores.add(self._outcomes[query_id], self._outcomes)
+        for query in environment.queries:
+            if query.query_id in self._outcomes and query.query_id not in self._rows:
+                outcome = self._outcomes[query.query_id]
+                _, self._rows[query.query_id] = scores.add(query, outcome, self._outcomes)
         summary = scores.summary()
-        query_ids = list(scores.rows)
         columns = {name: dict(column) for name, column in scores.columns.items()}
         errors = {query_id: error for query_id, error in scores.errors.items() if error}
-        run = ScoredRun(self.path, self.config, summary, columns, errors, query_ids)
-        texts = {query_id: row["text"][:BEGINNING] for query_id, row in scores.rows.items()}
-        fates = dict[str, list[str]]()
-        if summary["losses"]:
-            cutoff = summary["losses"]["cutoff"]
-            for query_id, row in scores.rows.items():
-                fates[query_id] = [fate_at(document, cutoff) for document in row["relevant"]]
-        judged = Judged(texts, fates, dict(scores.rows), "")
-        return AnsweredPart(run, query_ids, self._texts, self._outcomes, judged)
+        rows = dict(self._rows)
+        run = ScoredRun(self.path, self.config, summary, columns, errors, list(rows))
+        texts = {query_id: row["text"][:BEGINNING] for query_id, row in rows.items()}
+        cutoff = summary["losses"]["cutoff"]
+        fates = {
+            query_id: [str(fate_at(document, cutoff)) for document in row["relevant"]]
+            for query_id, row in rows.items()
+        }
+        judged = Judged(texts, fates, rows, "")
+        return AnsweredPart(run, list(rows), self._texts, self._outcomes, judged)
