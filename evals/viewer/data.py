@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, combinations, count
+from itertools import chain, combinations, count, product
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -42,8 +42,10 @@ from sextant.tools.plugins import describe_exception
 RANKED = 100
 # Runs that were asked the same of which an exported page compares each two.
 PAIRED = 8
-# Runs of which an exported page compares any with each other: 26 comparisons of five.
-ANY = 5
+COMPARED = (
+    "Of runs that were asked the same, this file compares all together, and each two of up to "
+    f"{PAIRED}"
+)
 
 # Files of a run whose change means that it is read again.
 _READ_FILES = ("config.json", "scores.json", "scores.csv", "attribution.jsonl", "outcomes.jsonl")
@@ -251,10 +253,11 @@ class ViewerApi:
     def list_comparisons(self) -> Iterator[str]:
         """Yield the paths of the comparisons of an exported page, of runs that were asked the same."""
         for run_ids in self._comparable():
-            for size in _list_sizes(len(run_ids)):
-                for chosen in combinations(run_ids, size):
-                    for kind in COMPARISONS:
-                        yield f"{kind}/{','.join(chosen)}/all.json"
+            chosen = {tuple(run_ids)} if len(run_ids) > 1 else set[tuple[str, ...]]()
+            if len(run_ids) <= PAIRED:
+                chosen |= set(combinations(run_ids, 2))
+            for kind, run_ids_compared in product(COMPARISONS, sorted(chosen)):
+                yield f"{kind}/{','.join(run_ids_compared)}/all.json"
 
     def _comparable(self) -> Iterable[list[str]]:
         """Return the runs that were asked the same, group by group."""
@@ -263,19 +266,6 @@ class ViewerApi:
             contract = plain_json([loaded.run.contract, loaded.run.metric]).hex()
             groups.setdefault(contract, []).append(run_id)
         return groups.values()
-
-    def _describe_comparisons(self) -> str:
-        """Say which comparisons an exported page has; "" if it has those of any runs asked the same."""
-        described = []
-        for run_ids in self._comparable():
-            count = len(run_ids)
-            sizes = _list_sizes(count)
-            if len(sizes) < count - 1:
-                pairs = " and each two" if 2 in sizes else ""
-                described.append(f"all {count}{pairs}")
-        if not described:
-            return ""
-        return f"Of runs that were asked the same, this file compares {', or '.join(described)}"
 
     def _runs(self) -> bytes:
         self._scan()
@@ -287,7 +277,7 @@ class ViewerApi:
         answer = {
             "title": ", ".join(titles),
             "exported": self._exported,
-            "compared": self._describe_comparisons() if self._exported else "",
+            "compared": COMPARED if self._exported else "",
             "runs": [
                 {
                     **_summarize(run_id, loaded),
@@ -521,14 +511,6 @@ def _describe_remarks(loaded: LoadedRun, remarks: Remarks) -> Answer:
         },
         "remarks": len(_list_remarks(loaded, remarks)),
     }
-
-
-def _list_sizes(count: int) -> list[int]:
-    """Return how many of `count` runs are compared with each other in an exported page."""
-    sizes = [*range(2, count + 1)]
-    if count > ANY:
-        sizes = [2, count] if count <= PAIRED else [count]
-    return sizes
 
 
 def _describe_run(loaded: LoadedRun) -> Answer:

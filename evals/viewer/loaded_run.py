@@ -117,8 +117,7 @@ class LoadedRun:
             return query_id
 
         run_folder.check_file(path, self.run.scores)
-        rows = run_folder.read_rows(path, read_query, mend=remedy)
-        return Judged(texts, fates, rows, "")
+        return Judged(texts, fates, run_folder.read_rows(path, read_query, mend=remedy), "")
 
     @property
     def answers(self) -> Path:

@@ -118,8 +118,7 @@ def describe_time(path: Path) -> dict[str, Any]:
     date = None
     seconds = None
     with suppress(OSError):
-        status = (path / "outcomes.jsonl").stat()
-        date = status.st_mtime
+        date = (path / "outcomes.jsonl").stat().st_mtime
     sittings = read_sittings(path)
     if sittings:
         last = sittings[-1]
@@ -127,8 +126,7 @@ def describe_time(path: Path) -> dict[str, Any]:
         for sitting in sittings:
             seconds += sitting["seconds"]
         with suppress(ValueError, KeyError, TypeError):
-            ended = datetime.fromisoformat(last["ended"])
-            date = ended.timestamp()
+            date = datetime.fromisoformat(last["ended"]).timestamp()
     return {
         "date": date,
         "seconds": seconds,

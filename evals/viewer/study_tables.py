@@ -29,8 +29,7 @@ def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[JsonObject]:
             # A table that cannot be read is left out: the runs are shown in any case.
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 study = _read(root, file, find_run)
-                changed = file.stat().st_mtime
-                found.append((changed, study))
+                found.append((file.stat().st_mtime, study))
     found.sort(key=lambda item: item[0], reverse=True)
     return [study for _, study in found]
 
