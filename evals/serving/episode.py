@@ -353,10 +353,9 @@ class Episode:
             if surfaced.intersection(names):
                 return list(filter(None, names))
         bare = [doc_id.strip(_AROUND_IDS) for doc_id in doc_ids]
-        pairs = zip(doc_ids, bare, strict=True)
         return [
             title if doc_id not in surfaced and title in surfaced else doc_id
-            for doc_id, title in pairs
+            for doc_id, title in zip(doc_ids, bare, strict=True)
         ]
 
     def _list_surfaced(self) -> set[str]:

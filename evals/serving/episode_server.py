@@ -26,8 +26,8 @@ from sextant.evals.run_folder import Outcome, RunFolder
 from sextant.evals.running import evaluate, runner
 from sextant.evals.running.agent_limits import UNREPORTED
 from sextant.evals.running.progress_display import report
-from sextant.evals.running.ready import PreparedRun
 from sextant.evals.running.request import Request
+from sextant.evals.running.resolve import PreparedRun
 from sextant.evals.scoring.score_run import record_test_use
 from sextant.evals.scoring.score_table import show_scores
 from sextant.evals.serving.client_config import ServerAddress
@@ -138,10 +138,9 @@ class EpisodeServer(EpisodeFactory):
             self.budget.resume(UNREPORTED, requests=1)
         with self._lock:
             if query.query_id not in self.folder.outcomes:
-                fields = runner.submission_record(submission, query, self.environment.documents)
                 outcome = {
                     "query_id": query.query_id,
-                    **fields,
+                    **runner.submission_record(submission, query, self.environment.documents),
                     "seconds": round(time.monotonic() - episode.opened, 4),
                 }
                 self.folder.append(outcome)
