@@ -8,11 +8,10 @@ indexes, fetched data.
 import argparse
 import os
 import platform
-import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from typing import NamedTuple
@@ -53,6 +52,11 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
+def _judge(subject: str, text: str, *, good: bool, remedy: str, worst: str = "note") -> Finding:
+    """Return the finding of a check, which is `worst` and has its remedy unless it is `good`."""
+    return Finding("ok", subject, text) if good else Finding(worst, subject, text, remedy)
+
+
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(prog="sextant doctor", description=first_sentence(examine.__doc__))
@@ -69,8 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
         print_json({"findings": rows})
         return 0
     cells = [list(finding) for finding in findings]
-    heads = ["", "", "here", "what to do"]
-    show([ResultTable("", heads, cells, names=(0, 1, 2, 3))])
+    show([ResultTable("", ["", "", "here", "what to do"], cells, names=(0, 1, 2, 3))])
     wrong = [finding.subject for finding in findings if finding.state == "wrong"]
     if wrong:
         show([f"{plural(len(wrong), 'fault')}: {', '.join(wrong)}"])
@@ -79,64 +82,29 @@ def command(arguments: argparse.Namespace) -> int:
 
 def examine() -> Iterator[Finding]:
     """Say what is installed, set and fetched on this machine, and what to do about the rest."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _check_python,
-        _check_packages,
-        _check_memory,
-        _check_disk,
-        _check_gpu,
-        _check_keys,
-        _check_servers,
-        _check_indexes,
-        _check_data,
+    yield _judge(
+        "Python",
+        f"{platform.python_version()} in {sys.prefix}; Sextant {installation.version()}",
+        good=sys.prefix != sys.base_prefix,
+        remedy="install Sextant into an environment of its own: python -m venv .venv",
     )
-    for check in checks:
-        yield from check()
+    yield _check_packages()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    yield _judge(
+        "memory",
+        f"{_gigabytes(memory)}, {plural(os.cpu_count() or 1, 'core')}",
+        good=memory >= MEMORY,
+        remedy="large corpora may not fit: fetch small ones, or give --retriever ann:dense",
+    )
+    yield _check_disk()
+    yield _check_gpu()
+    yield from _check_models()
+    yield from _check_servers()
+    yield _check_indexes()
+    yield _check_data()
 
 
-def _check_python() -> Iterator[Finding]:
-    version = platform.python_version()
-    text = f"{version} in {sys.prefix}; Sextant {installation.version()}"
-    if sys.prefix == sys.base_prefix:
-        remedy = "install Sextant into an environment of its own: python -m venv .venv"
-        yield Finding("note", "Python", text, remedy)
-    else:
-        yield Finding("ok", "Python", text)
-
-
-def _check_packages() -> Iterator[Finding]:
-    pins = _read_pins()
-    if not pins:
-        yield from _check_requirements()
-        return
-    differing = []
-    for name, pinned in pins.items():
-        with suppress(metadata.PackageNotFoundError):  # of an extra that is not installed
-            installed = metadata.version(name)
-            if installed.partition("+")[0] != pinned:
-                differing.append(f"{name} {installed} (tested: {pinned})")
-    if differing:
-        remedy = "pip install --constraint constraints.txt . brings the tested versions"
-        yield Finding("note", "packages", _name_some(differing), remedy)
-    else:
-        yield Finding("ok", "packages", "as in constraints.txt, those of other extras left out")
-
-
-def _read_pins() -> dict[str, str]:
-    """Return package -> the version that is tested; none in an installation without a checkout."""
-    repository = installation.find_repository()
-    if repository is None:
-        return {}
-    pins = {}
-    for line in (repository / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        requirement = line.partition("#")[0].partition(";")[0]
-        name, _, pinned = requirement.partition("==")
-        if pinned:
-            pins[name.strip()] = pinned.strip()
-    return pins
-
-
-def _check_requirements() -> Iterator[Finding]:
+def _check_packages() -> Finding:
     from packaging.requirements import Requirement  # not for --help
 
     unmet = []
@@ -151,11 +119,13 @@ def _check_requirements() -> Iterator[Finding]:
             continue
         if not requirement.specifier.contains(installed, prereleases=True):
             unmet.append(f"{requirement.name} {installed} (wanted: {requirement.specifier})")
-    if unmet:
-        remedy = "install Sextant again, with pip's --upgrade"
-        yield Finding("wrong", "packages", _name_some(unmet), remedy)
-    else:
-        yield Finding("ok", "packages", "as Sextant asks for them")
+    return _judge(
+        "packages",
+        _name_some(unmet) or "as Sextant asks for them",
+        good=not unmet,
+        remedy="install Sextant again, with pip's --upgrade; constraints.txt has tested versions",
+        worst="wrong",
+    )
 
 
 def _name_some(items: list[str]) -> str:
@@ -164,66 +134,54 @@ def _name_some(items: list[str]) -> str:
     return ", ".join(items[:NAMED]) + suffix
 
 
-def _check_memory() -> Iterator[Finding]:
-    pages = os.sysconf("SC_PHYS_PAGES")
-    memory = pages * os.sysconf("SC_PAGE_SIZE")
-    text = f"{_gigabytes(memory)}, {plural(os.cpu_count() or 1, 'core')}"
-    if memory < MEMORY:
-        remedy = "large corpora may not fit: fetch small ones, or give --retriever ann:dense"
-        yield Finding("note", "memory", text, remedy)
-    else:
-        yield Finding("ok", "memory", text)
-
-
-def _check_disk() -> Iterator[Finding]:
+def _check_disk() -> Finding:
     folder = sextant_home()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    text = f"{_gigabytes(free)} free for {sextant_home()}"
     if not os.access(folder, os.W_OK):
         remedy = "set $SEXTANT_HOME to a folder that you may write"
-        yield Finding("wrong", "disk", f"{folder} may not be written", remedy)
-    elif free < DISK:
-        remedy = "set $SEXTANT_HOME to a larger disk before you fetch full data"
-        yield Finding("note", "disk", text, remedy)
-    else:
-        yield Finding("ok", "disk", text)
+        return Finding("wrong", "disk", f"{folder} may not be written", remedy)
+    return _judge(
+        "disk",
+        f"{_gigabytes(free)} free for {sextant_home()}",
+        good=free >= DISK,
+        remedy="set $SEXTANT_HOME to a larger disk before you fetch full data",
+    )
 
 
-def _check_gpu() -> Iterator[Finding]:
+def _check_gpu() -> Finding:
     from sextant.tools.retrievers.index_store import accelerator  # NumPy
 
     if kind := accelerator():
-        yield Finding("ok", "GPU", f"encoders run on {kind}")
-        return
+        return Finding("ok", "GPU", f"encoders run on {kind}")
     if shutil.which("nvidia-smi"):
         remedy = "install the build of PyTorch for this driver: pytorch.org"
-        yield Finding("wrong", "GPU", "there is one that PyTorch does not see", remedy)
-        return
+        return Finding("wrong", "GPU", "there is one that PyTorch does not see", remedy)
     remedy = "encode small corpora, with --retriever 'dense(encoder=int8)', or on a server: api:"
-    yield Finding("note", "GPU", "none; encoders run on the CPU", remedy)
+    return Finding("note", "GPU", "none; encoders run on the CPU", remedy)
 
 
-def _check_keys() -> Iterator[Finding]:
+def _check_models() -> Iterator[Finding]:
     from sextant.tools.models.secrets import read_keys  # not for --help
 
     read_keys()
-    names = []
-    for name, value in os.environ.items():
-        if value.strip() and name.endswith(KEY_ENDINGS):
-            names.append(name)
-    if names:
-        yield Finding("ok", "keys", f"set: {', '.join(sorted(names))}")
-    else:
-        remedy = "for a provider's model, put e.g. OPENAI_API_KEY=... into .env"
-        yield Finding("note", "keys", "none is set", remedy)
-    if model := os.environ.get("SEXTANT_LM"):
-        remedy = f"sextant models check {shlex.quote(model)}"
-        yield Finding("ok", "model", f"$SEXTANT_LM is {model}", remedy)
-    else:
-        remedy = "give --lm, or set $SEXTANT_LM; without either, runs use no language model"
-        yield Finding("note", "model", "$SEXTANT_LM is not set", remedy)
+    names = [
+        name for name, value in os.environ.items() if value.strip() and name.endswith(KEY_ENDINGS)
+    ]
+    yield _judge(
+        "keys",
+        f"set: {', '.join(sorted(names)) or 'none'}",
+        good=bool(names),
+        remedy="for a provider's model, put e.g. OPENAI_API_KEY=... into .env",
+    )
+    model = os.environ.get("SEXTANT_LM", "")
+    yield _judge(
+        "model",
+        f"$SEXTANT_LM is {model or 'not set'}",
+        good=bool(model),
+        remedy="give --lm, or set $SEXTANT_LM; without either, runs use no language model",
+    )
 
 
 def _check_servers() -> Iterator[Finding]:
@@ -241,37 +199,34 @@ def _check_servers() -> Iterator[Finding]:
         yield Finding("note", "server", f"none on this machine (ports {ports})", remedy)
 
 
-def _check_indexes() -> Iterator[Finding]:
+def _check_indexes() -> Finding:
     from rich.filesize import decimal  # not for --help
 
     from sextant.tools.retrievers.index_store import list_stored_indexes  # NumPy
 
     indexes = list_stored_indexes(sextant_home())
     size = decimal(sum(index.bytes for index in indexes))
-    text = f"{plural(len(indexes), 'index', 'indexes')}, {size}"
-    remedy = "sextant retrievers indexes lists them, delete NAME removes one"
-    drafts = [index for index in indexes if not index.finished and not index.in_use]
-    if drafts:
-        names = _name_some([index.name for index in drafts])
-        yield Finding("note", "indexes", f"{text}; half built: {names}", remedy)
-    else:
-        yield Finding("ok", "indexes", text, remedy if indexes else "")
+    drafts = [index.name for index in indexes if not index.finished and not index.in_use]
+    return _judge(
+        "indexes",
+        f"{plural(len(indexes), 'index', 'indexes')}, {size}; half built: "
+        f"{_name_some(drafts) or 'none'}",
+        good=not drafts,
+        remedy="sextant retrievers indexes lists them, delete NAME removes one",
+    )
 
 
-def _check_data() -> Iterator[Finding]:
+def _check_data() -> Finding:
     from sextant import environments  # not for --help
 
     tasks = environments.tasks()
-    fetched = []
-    for task in tasks:
-        if environments.fetch_marker(task).exists():
-            fetched.append(task)
-    text = f"{len(fetched)} of {plural(len(tasks), 'task')} fetched"
-    if fetched:
-        text += f": {_name_some(fetched)}"
-    remedy = "sextant tasks fetch TASK gets one; until then its bundled miniature is used"
-    state = "ok" if fetched else "note"
-    yield Finding(state, "data", text, "" if len(fetched) == len(tasks) else remedy)
+    fetched = [task for task in tasks if environments.fetch_marker(task).exists()]
+    return _judge(
+        "data",
+        f"{len(fetched)} of {plural(len(tasks), 'task')} fetched: {_name_some(fetched) or 'none'}",
+        good=bool(fetched),
+        remedy="sextant tasks fetch TASK gets one; until then its bundled miniature is used",
+    )
 
 
 def _gigabytes(size: float) -> str:

@@ -47,15 +47,7 @@ def test_a_server_that_listens_is_named_with_the_command_that_asks_it(command, m
     assert row["state"] == "ok" and f"@http://127.0.0.1:{port}/v1" in row["remedy"]
 
 
-def test_a_package_of_another_version_than_the_tested_one_is_named(command, monkeypatch):
-    monkeypatch.setattr(doctor, "_read_pins", lambda: {"numpy": "0.1", "no-such-package": "1"})
-    row = findings(command)["packages"]
-    assert row["state"] == "note" and row["text"].startswith("numpy ")
-    assert "(tested: 0.1)" in row["text"] and "constraints.txt" in row["remedy"]
-
-
-def test_an_installation_without_a_checkout_is_held_to_what_sextant_asks_for(command, monkeypatch):
-    monkeypatch.setattr(doctor, "_read_pins", dict)
+def test_an_installation_is_held_to_what_sextant_asks_for(command, monkeypatch):
     assert findings(command)["packages"]["state"] == "ok"
     asked = ["numpy<0.1", "no-such-package>=1", "other>=1; extra == 'x'"]
     monkeypatch.setattr(doctor.metadata, "requires", lambda _: asked)
