@@ -15,7 +15,6 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -39,7 +38,6 @@ from sextant.evals.scoring.metrics import (
     metric_from_attribution,
     ranking_of,
     require_metrics,
-    unordered_depth,
 )
 from sextant.evals.scoring.score_run import describe_cuts, query_weights, summarise_columns
 from sextant.evals.scoring.scored_run import (
@@ -111,16 +109,8 @@ class ComparedSystem:
         """Return query -> its mean over the repeats, for queries in which all of them have
         the metric.
         """
-        if metric not in self._means:
-            rows = align_columns(*(run.columns[metric] for run in self.runs))
-            means = {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
-            self._means[metric] = means
-        return self._means[metric]
-
-    @cached_property
-    def _means(self) -> dict[str, dict[str, float]]:
-        """The `values` of the metrics that were asked for."""
-        return {}
+        rows = align_columns(*(run.columns[metric] for run in self.runs))
+        return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
 
     def describe(self, metrics: Sequence[str]) -> Result:
         """Describe the system, its runs, and how far apart these are in each metric; spread is None
@@ -147,12 +137,13 @@ class ComparedSystem:
             "run": self.name,
             "queries": queries,
             "failed": sum(run.scores["failed"] for run in self.runs),
+            "repeats": len(self.runs),
         }
-        row["repeats"] = len(self.runs)
+        is_known = all(run.usage_known for run in self.runs)
         for key in USED:
-            usages = [run.scores["usage"].get(key, 0) for run in self.runs if run.usage_known]
-            usage_known = len(usages) == len(self.runs) and None not in usages
-            row[f"{key}_per_query"] = sum(usages) / queries if usage_known else None
+            usages = [run.scores["usage"].get(key, 0) for run in self.runs]
+            per_query = is_known and None not in usages
+            row[f"{key}_per_query"] = sum(usages) / queries if per_query else None
         return row
 
 
@@ -166,8 +157,7 @@ class Contrast(NamedTuple):
     def align(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the values of both systems for the queries of which both have a value."""
         before = self.baseline.values(self.metric)
-        after = self.system.values(self.metric)
-        pairs = align_columns(before, after).values()
+        pairs = align_columns(before, self.system.values(self.metric)).values()
         return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
 
     def is_exhausted(self) -> bool:
@@ -413,46 +403,27 @@ def _note_left_out(
     """Name the metrics that are not compared because a run lacks them, in a note; none if all runs
     have all.
     """
-    left_out: dict[
-        tuple[str, str], list[str]
-    ] = {}  # (a run, the runs that lack its metrics) -> these metrics
-    for system, compared in pairs:
-        runs = (*baseline.runs, *system.runs)
-        for run in runs:
-            for metric in run.columns:
-                if metric not in compared:
-                    lacking = ", ".join(
-                        run_compared.name
-                        for run_compared in runs
-                        if metric not in run_compared.columns
-                    )
-                    left_out.setdefault((run.name, lacking), []).append(metric)
-    if not left_out:
-        return []
-    clauses = [
-        f"{', '.join(dict.fromkeys(names))} of {run} (not in {lacking})"
-        for (run, lacking), names in left_out.items()
-    ]
-    return [f"metrics that not all runs have are left out: {'; '.join(clauses)}"]
+    left_out = dict.fromkeys(
+        metric
+        for system, compared in pairs
+        for run in (*baseline.runs, *system.runs)
+        for metric in run.columns
+        if metric not in compared
+    )
+    return [f"left out, as not all runs have them: {', '.join(left_out)}"] if left_out else []
 
 
 def note_exhausted(runs: Iterable[ScoredRun], metrics: Iterable[str]) -> list[str]:
     """Say in a line why `metrics` are not tested: they are as deep as all that was searched;
     none for no metric.
     """
-    names = list(dict.fromkeys(metrics))
-    searched = max(
-        (run.searched for run in runs if run.searched),
-        key=lambda searched_part: searched_part.documents,
-        default=None,
-    )
-    if not names or searched is None:
+    names = ", ".join(dict.fromkeys(metrics))
+    searched = [run.searched for run in runs if run.searched]
+    if not names or not searched:
         return []
-    deeper = all((unordered_depth(name) or 0) > searched.documents for name in names)
-    relation = "deeper than" if deeper else "at least as deep as"
-    are, they = ("is", "it is") if len(names) == 1 else ("are", "they are")
-    size = f"the {searched.name} of {plural(searched.documents, 'document')}"
-    return [f"{' and '.join(names)} {are} {relation} {size}, so {they} not tested"]
+    largest = max(searched, key=lambda part: part.documents)
+    size = f"{largest.name} of {plural(largest.documents, 'document')}"
+    return [f"not tested, as a ranking may have all of the {size}: {names}"]
 
 
 def _test_contrasts(contrasts: Sequence[Contrast], headline: str, fewest: int = 1) -> list[Result]:
@@ -529,52 +500,41 @@ def _note_repeats(systems: list[ComparedSystem], runs: list[ScoredRun], metric: 
     return [note] if any(len(system.runs) > 1 for system in systems) else []
 
 
-def _brings_other_modules(before: run_folder.Config, after: run_folder.Config) -> bool:
-    """Return whether the settings of two runs differ in one that has modules or libraries of its
-    own, so that a difference in "code" tells nothing more.
-    """
-    if before["program"] != after["program"]:
-        return True
-    for section in ("retriever", "lm"):
-        if before[section]["name"] != after[section]["name"]:
-            return True
-    # Compiled prompts, a pool and limits are applied by a module each, which runs without do not use.
-    return any(
-        bool(before.get(section)) is not bool(after.get(section))
-        for section in ("compiled", "pool", "limits")
-    )
-
-
 def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str, list[Any]]:
-    before = _flatten(baseline.runs[0].config)
-    after = _flatten(system.runs[0].config)
-    keys = [*before, *(key for key in after if key not in before)]
-    changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
+    old_config = baseline.runs[0].config
+    new_config = system.runs[0].config
+    before = _flatten(old_config)
+    after = _flatten(new_config)
+    keys = dict.fromkeys([*before, *after])
+    changed = {key for key in keys if _identity(before.get(key)) != _identity(after.get(key))}
     # A parameter that only one of two programs has is no choice between the two.
-    if before["program"] != after["program"]:
-        changed = [
-            key
-            for key in changed
-            if not key.startswith("parameters.") or (key in before and key in after)
-        ]
-    if _brings_other_modules(baseline.runs[0].config, system.runs[0].config):
-        changed = [key for key in changed if key.partition(".")[0] not in ("code", "versions")]
+    if "program" in changed:
+        changed -= {key for key in before.keys() ^ after.keys() if key.startswith("parameters.")}
+    # These have modules or libraries of their own, so that a difference in "code" tells nothing.
+    own_modules = [
+        section
+        for section in ("compiled", "pool", "limits")
+        if bool(old_config.get(section)) is not bool(new_config.get(section))
+    ]
+    if own_modules or changed & {"program", "retriever.name", "lm.name"}:
+        changed = {key for key in changed if key.partition(".")[0] not in ("code", "versions")}
     # Repeats differ in the seed, the systems do not.
     if len(baseline.runs) > 1 or len(system.runs) > 1:
-        changed = [key for key in changed if key not in {f"{section}.seed" for section in SEEDS}]
-    return {key: [before.get(key), after.get(key)] for key in changed}
+        changed -= {f"{section}.seed" for section in SEEDS}
+    return {key: [before.get(key), after.get(key)] for key in keys if key in changed}
 
 
 def _flatten(config: run_folder.Config) -> JsonObject:  # without contract and provenance
     flat = dict[str, Any]()
-    for key in sorted(
-        config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)
-    ):
+    first = [key for key in _FIRST if key in config]
+    for key in dict.fromkeys([*first, *sorted(config)]):
         value = config[key]
         if key in CONTRACT or key == run_folder.PROVENANCE:
             continue
-        nested = isinstance(value, dict) and key != "compiled"
-        flat |= {f"{key}.{name}": value[name] for name in sorted(value)} if nested else {key: value}
+        if isinstance(value, dict) and key != "compiled":
+            flat |= {f"{key}.{name}": value[name] for name in sorted(value)}
+        else:
+            flat[key] = value
     return flat
 
 
@@ -583,22 +543,16 @@ def _identity(value: Any) -> Any:
 
 
 def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> list[Result]:
-    rows: list[Result] = [
-        {
-            "run": system.name,
-            "metric": metric,
-            "query_id": query_id,
-            "baseline": before,
-            "value": after,
-        }
-        | {"difference": after - before}
-        for query_id, (before, after) in align_columns(
-            baseline.values(metric), system.values(metric)
-        ).items()
-        if abs(after - before) >= TIE
-    ]
+    rows = list[Result]()
+    aligned = align_columns(baseline.values(metric), system.values(metric))
+    for query_id, (before, after) in aligned.items():
+        if abs(after - before) >= TIE:
+            row: Result = {"run": system.name, "metric": metric, "query_id": query_id}
+            row |= {"baseline": before, "value": after, "difference": after - before}
+            rows.append(row)
     rows.sort(key=lambda row: (-abs(row["difference"]), row["query_id"]))
-    gained, lost = ([row for row in rows if (row["difference"] > 0) is up] for up in (True, False))
+    gained = [row for row in rows if row["difference"] > 0]
+    lost = [row for row in rows if row["difference"] < 0]
     return gained[:MOVED] + lost[:MOVED]
 
 
@@ -613,17 +567,14 @@ def _compare_losses(
     k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
     for system in systems:
         try:
-            before, after = (
-                [_read_fates(run, k) for run in history.runs] for history in (baseline, system)
-            )
+            before = [_read_fates(run, k) for run in baseline.runs]
+            after = [_read_fates(run, k) for run in system.runs]
         except DataError as problem:
             notes.append(f"no losses compared: {problem}")
             continue
-        if query_ids := [
-            query_id
-            for query_id in before[0]
-            if all(query_id in fates_before for fates_before in (*before, *after))
-        ]:
+        shared = set[str].intersection(*map(set[str], (*before, *after)))
+        query_ids = [query_id for query_id in before[0] if query_id in shared]
+        if query_ids:
             changes = _change_shares(
                 _share_fates(before, query_ids), _share_fates(after, query_ids)
             )
@@ -652,21 +603,19 @@ def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
 
 
 def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
-    intervals = [estimate_difference([column]) for column in (after - before).T]
-    return [
-        {
-            "fate": fate.value,
-            "baseline": float(before[:, column].mean()),
-            "share": float(after[:, column].mean()),
-        }
-        | {
-            "difference": intervals[column].mean,
-            "low": intervals[column].low,
-            "high": intervals[column].high,
-        }
-        for fate, column in _ORDER.items()
-        if before[:, column].any() or after[:, column].any()
-    ]
+    changes = []
+    for fate, column in _ORDER.items():
+        old = before[:, column]
+        new = after[:, column]
+        if old.any() or new.any():
+            mean, low, high = estimate_difference([new - old])
+            change: Result = {
+                "fate": fate.value,
+                "baseline": float(old.mean()),
+                "share": float(new.mean()),
+            }
+            changes.append(change | {"difference": mean, "low": low, "high": high})
+    return changes
 
 
 def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
