@@ -5,7 +5,7 @@ RUNS/shard-K-of-N/TASK/NAME are joined in RUNS/TASK/NAME, and may go on and be j
 out: checkpoints of agents, which only pending queries need.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,74 +33,57 @@ def gather(path: Path) -> dict[str, Any]:
     DataError for a damaged shard, RunConflict for shards that do not belong together, RunIncomplete
     for pending queries.
     """
-    joined_path, count, shards = _find(path.resolve())
-    config = run_folder.read_config(next(iter(shards.values())))
+    joined_path, shards = _find(path.resolve())
+    config = run_folder.read_config(next(shard for shard in shards if shard.exists()))
     environment = load_environment(config)
     query_ids = [query.query_id for query in environment.queries]
-    _check_complete(joined_path, shards, [query_ids[number::count] for number in range(count)])
-    opened = _join_opened(shards.values())
+    shares = [query_ids[number :: len(shards)] for number in range(len(shards))]
+    _check_complete(joined_path, shards, shares)
+    opened = _join_opened(shards)
     with run_folder.claim(joined_path, config) as folder:
-        for number, shard_path in shards.items():
+        for shard_path, share in zip(shards, shares, strict=True):
             with run_folder.claim(shard_path, run_folder.read_config(shard_path)) as shard:
-                _join_outcomes(folder, shard, query_ids[number - 1 :: count])
+                _join_outcomes(folder, shard, share)
                 if (shard_path / "run-id").exists():
                     _join_books(open_ledger(joined_path), open_ledger(shard_path))
         run_folder.write_opened(joined_path, run_folder.read_opened(joined_path) | opened)
-        scores = {"run": str(joined_path)} | score(joined_path, environment)
+        scores: dict[str, Any] = {"run": str(joined_path)} | score(joined_path, environment)
     record_test_use(config, joined_path)
-    books = (
-        {"ledger": open_ledger(joined_path).books.json()}
-        if (joined_path / "run-id").exists()
-        else {}
-    )
-    return (
-        scores
-        | books
-        | {"bounds": read_reference_bounds(joined_path), "looks": count_test_uses(config)}
-    )
+    if (joined_path / "run-id").exists():
+        scores["ledger"] = open_ledger(joined_path).books.json()
+    bounds = read_reference_bounds(joined_path)
+    return scores | {"bounds": bounds, "looks": count_test_uses(config)}
 
 
-def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
-    """Return the folder of the whole run, how many shards it has, and the folders of those
-    that are there.
-    """
+def _find(path: Path) -> tuple[Path, list[Path]]:
+    """Return the folder of the whole run, and the folder of each of its shards, which may not exist."""
     if len(path.parents) < 3:
         raise DataError(
             f"{path} is no run folder; name RUNS/TASK/NAME, or the folder of one of its shards"
         )
-    run = path.relative_to(path.parents[1])
     runs = path.parents[1]
-    runs = runs.parent if run_folder.SHARD.fullmatch(runs.name) else runs
-    places = [
-        (run_folder.SHARD.fullmatch(config_file.parents[2].name), config_file)
-        for config_file in runs.glob(f"*/{run}/config.json")
-    ]
-    shard_paths = sorted(
-        (int(named[2]), int(named[1]), config_file.parent) for named, config_file in places if named
-    )
-    if not shard_paths:
+    run = path.relative_to(runs)
+    if run_folder.SHARD.fullmatch(runs.name):
+        runs = runs.parent
+    counts = set[int]()
+    for config_file in runs.glob(f"*/{run}/config.json"):
+        if named := run_folder.SHARD.fullmatch(config_file.parents[2].name):
+            counts.add(int(named[2]))
+    if not counts:
         raise DataError(
             f"{path} has no shards; name RUNS/TASK/NAME, or the folder of a shard that sextant run "
             f"--shard K/N has made"
         )
-    if shard_paths[0][0] != shard_paths[-1][0]:
+    count = max(counts)
+    if len(counts) > 1:
         raise RunConflict(
-            f"{runs} has shards of {run} of {shard_paths[0][0]} and of {shard_paths[-1][0]}; remove those of "
-            f"one"
+            f"{runs} has shards of {run} of {min(counts)} and of {count}; remove those of one"
         )
-    count = shard_paths[0][0]
-    numbers = [number for _, number, _ in shard_paths]
-    if wrong := [
-        shard_path
-        for _, number, shard_path in shard_paths
-        if not 1 <= number <= count or numbers.count(number) > 1
-    ]:
-        raise RunConflict(f"{wrong[0]} is no shard of {count}, or there twice; remove it")
-    return runs / run, count, {number: shard_path for _, number, shard_path in shard_paths}
+    return runs / run, [runs / f"shard-{number}-of-{count}" / run for number in range(1, count + 1)]
 
 
 def _check_complete(
-    joined_path: Path, shards: Mapping[int, Path], shares: Sequence[Sequence[str]]
+    joined_path: Path, shards: Sequence[Path], shares: Sequence[Sequence[str]]
 ) -> None:
     """Raise RunIncomplete if a shard is missing, or has pending queries.
 
@@ -108,22 +91,16 @@ def _check_complete(
     """
     owed = []
     pending = 0
-    for number, share in enumerate(shares, start=1):
-        outcomes = run_folder.read_outcomes(shards[number]) if number in shards else {}
+    for number, (shard, share) in enumerate(zip(shards, shares, strict=True), start=1):
+        outcomes = run_folder.read_outcomes(shard) if shard.exists() else {}
         if unanswered := sum(query_id not in outcomes for query_id in share):
             pending += unanswered
-            owed.append(
-                f"{number}/{len(shares)} ({unanswered}{'' if number in shards else ', missing'})"
-            )
+            missing = "" if shard.exists() else ", missing"
+            owed.append(f"{number}/{len(shares)} ({unanswered}{missing})")
     if owed:
-        queries_of_run = f"{pending} of {queries(sum(map(len, shares)))}"
-        remedy = (
-            f"{queries_of_run} of {joined_path} {choose_verb(pending)} pending, of --shard "
-            f"{', '.join(owed)}"
-        )
         raise RunIncomplete(
-            f"{remedy}; the same commands go on, with the code, data and libraries of the other "
-            f"shards"
+            f"{pending} of {queries(sum(map(len, shares)))} of {joined_path} "
+            f"{choose_verb(pending)} pending, of --shard {', '.join(owed)}; the same commands go on"
         )
 
 

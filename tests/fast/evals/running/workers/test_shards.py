@@ -83,16 +83,6 @@ def test_shards_joined_twice_are_the_run_made_in_one_go(run, gather, shards, tmp
         )
 
 
-def test_shards_of_another_number_beside_ones_own_are_told_of(run, shards, tmp_path):
-    done = run(*NAMED, "--limit", "7", "--runs", tmp_path / "runs", "--shard", "1/2")
-    assert (
-        "shards of the same run by another number, shard-1-of-3 among them" in done.err
-        and done.code == 0
-    )
-    done = run(*NAMED, "--limit", "6", "--runs", tmp_path / "runs", "--shard", "1/2")  # another run
-    assert "another number" not in done.err
-
-
 def test_shards_with_a_model_bring_their_books_and_their_answers(run, gather, server, tmp_path):
     words = (*NAMED, "--lm", server.spec, "--limit", "4")
     whole = run(*words, "--runs", tmp_path / "one", "--json").json
