@@ -5,9 +5,6 @@ import sys
 
 from conftest import ROOT
 
-from sextant.evals.running.request import SYSTEMS, _read_parameters, find_program
-from sextant.tools.platform.cli_options import list_parameters
-
 RUN = "sextant.evals.run --program multihop --task congress"
 STUDY = """name = "s"
 tasks = ["congress"]
@@ -23,7 +20,6 @@ MISTYPED = {
     f"{RUN} --retriever bm52": "did you mean 'bm25'",
     f"{RUN} --retriever rerank(bm25,dnse)": "did you mean 'dense'",
     f"{RUN} --compiled missing.json": "--compiled missing.json: there is no such file",
-    f"{RUN} -P hosp=3": "did you mean 'hops'",
     f"{RUN} --lm qwen": "'qwen' names no model",
     f"{RUN} --metric nDGC@10": "no metric is called 'nDGC@10'",
     f"{RUN} --tier priority --limti 3": "has no option --tier",
@@ -75,10 +71,3 @@ def test_a_mistyped_name_or_path_is_answered_without_a_library_that_takes_second
     for (typed, expected), line, code in zip(MISTYPED.items(), said, codes, strict=True):
         assert line.startswith("error: ") and expected in line, (typed, line)
         assert code in ("2 []", "3 []"), (typed, code)
-
-
-def test_the_parameters_of_every_program_are_read_from_its_source_as_its_constructor_has_them():
-    for name, reference in SYSTEMS.items():
-        declared = [*dict.fromkeys(_read_parameters(reference))]
-        expected = [*list_parameters(find_program(name))]
-        assert [word for word in declared if word not in ("toolbox", "depth")] == expected, name
