@@ -3,7 +3,6 @@ RUNS/answers.sqlite3.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -47,72 +46,39 @@ def parser() -> CommandParser:
         description="The models' answers that are kept beside the runs.",
     )
     kinds = command_line.add_subparsers(
-        dest="kind",
-        required=True,
-        metavar="list | show | export | clear",
+        dest="kind", required=True, metavar="list | show | export | clear"
     )
-    for verb, about_verb in (
-        ("list", "answers and what they cost, by model, and what each run sent and used"),
-        ("show", "one call: the conversation that was sent, and the answer"),
-        ("export", "answers as a cassette, for sextant run --cassette"),
-        ("clear", "remove answers; the books of the runs stay"),
-    ):
-        verb_parser = kinds.add_parser(verb, help=about_verb, description=about_verb)
-        add = verb_parser.add_argument
-        if verb == "show":
-            add(
-                "key",
-                metavar="KEY",
-                help="as cache list --calls has it; its beginning will do",
-            )
-        if verb == "export":
-            add(
-                "file",
-                type=Path,
-                metavar="FILE",
-            )
-        if verb == "list":
-            add(
-                "--calls",
-                action="store_true",
-                help="a line for each answer: its key, its query, how it begins",
-            )
-        if verb != "show":
-            add(
-                "--run",
-                metavar="RUN",
-                help="those that a run has used: TASK/FOLDER, or a run folder",
-            )
-            add(
-                "--model",
-                metavar="MODEL",
-                help="of this model, as cache list has it",
-            )
-        if verb == "clear":
-            add(
-                "--key",
-                metavar="KEY",
-                help="this one",
-            )
-            add(
-                "--days",
-                type=positive,
-                metavar="N",
-                help="those older than N days",
-            )
-            add(
-                "--all",
-                action="store_true",
-                help="all of them",
-            )
-        add(
-            "--runs",
-            type=Path,
-            default=Path("runs"),
-            metavar="DIR",
-            help="where run folders are",
+
+    def add_verb(name: str, about: str) -> CommandParser:
+        verb: CommandParser = kinds.add_parser(name, help=about, description=about)
+        verb.add_argument(
+            "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are"
         )
-        add_json_option(verb_parser)
+        add_json_option(verb)
+        return verb
+
+    listing = add_verb(
+        "list", "answers and what they cost, by model, and what each run sent and used"
+    )
+    listing.add_argument(
+        "--calls",
+        action="store_true",
+        help="a line for each answer: its key, its query, how it begins",
+    )
+    add_verb("show", "one call: the conversation that was sent, and the answer").add_argument(
+        "key", metavar="KEY", help="as cache list --calls has it; its beginning will do"
+    )
+    exporting = add_verb("export", "answers as a cassette, for sextant run --cassette")
+    exporting.add_argument("file", type=Path, metavar="FILE")
+    clearing = add_verb("clear", "remove answers; the books of the runs stay")
+    clearing.add_argument("--key", metavar="KEY", help="this one")
+    clearing.add_argument("--days", type=positive, metavar="N", help="those older than N days")
+    clearing.add_argument("--all", action="store_true", help="all of them")
+    for verb in (listing, exporting, clearing):
+        verb.add_argument(
+            "--run", metavar="RUN", help="those that a run has used: TASK/FOLDER, or a run folder"
+        )
+        verb.add_argument("--model", metavar="MODEL", help="of this model, as cache list has it")
     return command_line
 
 
@@ -123,13 +89,12 @@ def command(arguments: argparse.Namespace) -> int:
         raise DataError(
             f"{path}: no answers are kept there; runs with a model put them into --runs DIR"
         )
-    answers = open_answers(path)
     {
         "list": _list,
         "show": _show,
         "export": _export,
         "clear": _clear,
-    }[arguments.kind](answers, arguments)
+    }[arguments.kind](open_answers(path), arguments)
     return 0
 
 
@@ -137,28 +102,17 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     condition, values = _condition(answers, arguments)
     models = _sum_by_model(answers, condition, values)
     # Read to its end first: an open selection holds the lock that a ledger needs.
-    names = [ledger_row["run"] for ledger_row in answers.select(("run",), "GROUP BY run")]
+    names = [row["run"] for row in answers.select(("run",), "GROUP BY run")]
     runs = {run: Ledger(answers, run).books.json() for run in names}
-    calls = list(_calls(answers, condition, values)) if arguments.calls else []
-    if arguments.json:
-        written = {}
-        for name, row in models.items():
-            written[name] = {**row, "usage": usage_json(row["usage"])}
-        result: JsonObject = {
-            "answers": str(answers.path),
-            "models": written,
-            "runs": runs,
-        }
-        if arguments.calls:
-            result["calls"] = calls
-        print_json(result)
-        return
-    tables = [_table_of_models(models)]
+    result: JsonObject = {"answers": str(answers.path), "models": models, "runs": runs}
+    table = _table_of_runs(runs)
     if arguments.calls:
-        tables.append(_table_of_calls(calls))
+        result["calls"] = list(_calls(answers, condition, values))
+        table = _table_of_calls(result["calls"])
+    if arguments.json:
+        print_json(result)
     else:
-        tables.append(_table_of_runs(runs))
-    show([str(answers.path), *tables])
+        show([str(answers.path), _table_of_models(models), table])
 
 
 def _sum_by_model(
@@ -166,69 +120,65 @@ def _sum_by_model(
 ) -> dict[str, JsonObject]:
     """Return the answers, their usage, and the days of the first and the last, by model."""
     models: dict[str, JsonObject] = {}
+    usages: dict[str, Usage] = {}
     columns = ("key", "model", "usage", "at")
-    for answer_row in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
-        day = _day(answer_row["at"])
-        row = models.setdefault(answer_row["model"], {"answers": 0, "usage": Usage(), "first": day})
-        row["answers"] += 1
-        row["usage"] += usage_from_json(answer_row["usage"])
-        row["last"] = day
+    for answer in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
+        model = answer["model"]
+        day = _day(answer["at"])
+        row = models.setdefault(model, {"answers": 0, "usage": {}, "first": day})
+        usages[model] = usages.get(model, Usage()) + usage_from_json(answer["usage"])
+        row |= {"answers": row["answers"] + 1, "last": day}
+    for model, row in models.items():
+        row["usage"] = usage_json(usages[model])
     return models
 
 
-def _table_of_models(models: Mapping[str, JsonObject]) -> ResultTable:
-    rows = []
-    for name, row in models.items():
-        usage: Usage = row["usage"]
-        rows.append(
-            [
-                name,
-                f"{row['answers']:,}",
-                f"{usage.input_tokens:,}",
-                f"{usage.output_tokens:,}",
-                _usd(usage.paid_usd),
-                row["first"],
-                row["last"],
-            ]
-        )
+def _table_of_models(models: Mapping[str, JsonMapping]) -> ResultTable:
+    rows = [
+        [
+            name,
+            f"{row['answers']:,}",
+            f"{row['usage']['input_tokens']:,}",
+            f"{row['usage']['output_tokens']:,}",
+            _usd(row["usage"]["paid_usd"]),
+            row["first"],
+            row["last"],
+        ]
+        for name, row in models.items()
+    ]
     heads = ["model", "answers", "tokens in", "tokens out", "price", "first", "last"]
     return ResultTable("", heads, rows, names=(0, 5, 6))
 
 
 def _table_of_calls(calls: Sequence[JsonMapping]) -> ResultTable:
-    rows = []
-    for call in calls:
-        rows.append(
-            [
-                call["key"],
-                call["at"],
-                call["query_id"],
-                call["model"],
-                f"{call['usage']['input_tokens']:,}",
-                f"{call['usage']['output_tokens']:,}",
-                "kept" if call["prompt"] else "not kept",
-                call["begins"],
-            ]
-        )
+    rows = [
+        [
+            call["key"],
+            call["at"],
+            call["query_id"],
+            call["model"],
+            f"{call['usage']['input_tokens']:,}",
+            f"{call['usage']['output_tokens']:,}",
+            "kept" if call["prompt"] else "not kept",
+            call["begins"],
+        ]
+        for call in calls
+    ]
     heads = ["key", "answered", "query", "model", "tokens in", "tokens out", "prompt", "begins"]
     return ResultTable("", heads, rows, names=(0, 1, 2, 3, 6, 7))
 
 
 def _table_of_runs(runs: Mapping[str, JsonMapping]) -> ResultTable:
-    rows = []
-    for run, books in runs.items():
-        counts = [f"{fault}: {count}" for fault, count in books["faults"].items()]
-        rows.append(
-            [
-                run.rpartition("/")[0],
-                f"{books['sent']:,}",
-                f"{books['answered']:,}",
-                f"{books['failed']:,}",
-                f"{books['cached']:,}",
-                _usd(books["paid_usd"]),
-                ", ".join(counts),
-            ]
-        )
+    counts = ("sent", "answered", "failed", "cached")
+    rows = [
+        [
+            run.rpartition("/")[0],
+            *(f"{books[name]:,}" for name in counts),
+            _usd(books["paid_usd"]),
+            ", ".join(f"{fault}: {count}" for fault, count in books["faults"].items()),
+        ]
+        for run, books in runs.items()
+    ]
     heads = ["run", "sent", "answered", "failed", "from the cache", "price", "faults"]
     return ResultTable("", heads, rows, names=(0, 6))
 
@@ -249,37 +199,37 @@ def _calls(answers: ResponseCache, condition: str, values: Sequence[Any]) -> Ite
 def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     key = _checked(arguments.key)
     statement = (
-        f"SELECT DISTINCT key FROM calls WHERE key GLOB ? AND {_USABLE} ORDER BY key LIMIT 2"
+        f"SELECT DISTINCT key FROM calls WHERE substr(key, 1, ?) = ? AND {_USABLE} ORDER BY key "
+        f"LIMIT 2"
     )
-    keys = [str(full_key) for (full_key,) in answers.query(statement, (f"{key}*",))]
+    keys = [str(full_key) for (full_key,) in answers.query(statement, (len(key), key))]
     if not keys:
-        raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
+        raise DataError(f"no answer has the key {key}; cache list --calls has those there are")
     if len(keys) > 1:
         raise UsageError(f"more than one key begins with {key}: {', '.join(keys)}")
     call = read_call(answers.path, keys[0]) or {}
     call["at"] = _day(call["at"])
-    print_stdout(
-        json.dumps(call) + "\n"
-        if arguments.json
-        else "".join(f"{fit_line(line)}\n" for line in _call_lines(call))
-    )
+    if arguments.json:
+        print_json(call)
+    else:
+        print_stdout("".join(f"{fit_line(line)}\n" for line in _call_lines(call)))
 
 
 def _call_lines(call: JsonObject) -> Iterator[str]:
     """Yield the lines of a call: the request, message by message, and the response."""
     usage = usage_from_json(call["usage"])
-    first = "" if call["first"] is None else f", {call['first']:.2f} s to the first token"
-    seconds = f"{call['seconds']:.1f} s"
-    yield f"{call['key']}  {call['model']}  {call['at']}  {seconds}{first}"
+    first = number(call["first"], "{:.2f} s", "unknown")
+    yield (
+        f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s, to the first "
+        f"token: {first}"
+    )
     yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
-    tokens = f"{plural(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out"
-    yield f"{tokens}, price {_usd(usage.paid_usd)}; it ended with {call['finish']}"
+    yield (
+        f"{plural(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out, price "
+        f"{_usd(usage.paid_usd)}; it ended with {call['finish']}"
+    )
     if call["messages"] is None:
-        yield from (
-            "",
-            "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away "
-            "since.",
-        )
+        yield "what was sent is not here: --no-prompts, an earlier version, or cleared away since"
     messages = [(message["role"], message_text(message)) for message in call["messages"] or ()]
     messages += [("reasoning", call["reasoning"])] if call["reasoning"] else []
     messages += [("answer", text) for text in _answers(call["outputs"])]
@@ -330,22 +280,22 @@ def _condition(
     answers: ResponseCache, arguments: argparse.Namespace
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the condition for the answers that the options name, and its values."""
-    conditions: dict[str, tuple[Any, ...]] = {_USABLE: ()}
+    conditions = [_USABLE]
+    values = list[Any]()
     if arguments.model:
-        conditions["model = ?"] = (arguments.model,)
-    if run := getattr(arguments, "run", None):
-        begins = _run(answers, run).rpartition("/")[0] + "/"
-        conditions["key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)"] = (
-            len(begins),
-            begins,
-        )
-    if key := getattr(arguments, "key", None):
-        conditions["key = ?"] = (_checked(key),)
-    if days := getattr(arguments, "days", None):
-        conditions["at < ?"] = (time.time() - days * 86_400,)
-    return " AND ".join(conditions), tuple(
-        value for values in conditions.values() for value in values
-    )
+        conditions.append("model = ?")
+        values.append(arguments.model)
+    if arguments.run:
+        begins = _run(answers, arguments.run).rpartition("/")[0] + "/"
+        conditions.append("key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)")
+        values += [len(begins), begins]
+    if arguments.kind == "clear" and arguments.key:
+        conditions.append("key = ?")
+        values.append(_checked(arguments.key))
+    if arguments.kind == "clear" and arguments.days:
+        conditions.append("at < ?")
+        values.append(time.time() - arguments.days * 86_400)
+    return " AND ".join(conditions), tuple(values)
 
 
 def _run(answers: ResponseCache, named: str) -> str:

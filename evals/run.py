@@ -292,11 +292,8 @@ def describe_programs() -> tuple[list[JsonObject], list[TerminalBlock]]:
         for name, origin in plugins.list_names(SYSTEMS, plugins.PROGRAMS).items()
         if origin
     }
-    for label, table in (
-        ("program", PROGRAMS),
-        ("agent", AGENTS),
-        ("installed program", installed),
-    ):
+    tables = {"program": PROGRAMS, "agent": AGENTS, "installed program": installed}
+    for label, table in tables.items():
         items = list[tuple[str, str]]()
         for name in table:
             values = dict[str, Any]()
@@ -309,22 +306,21 @@ def describe_programs() -> tuple[list[JsonObject], list[TerminalBlock]]:
                 }
             except UsageError as error:  # an installed package may be broken
                 description = f"cannot be used: {error}"
-            description = strip_control_characters(
-                f"{description} ({installed[name]})".strip() if name in installed else description
-            )
+            if name in installed:
+                description += f" ({installed[name]})"
+            description = strip_control_characters(description)
             rows.append({"name": name, "kind": label, "about": description, "parameters": values})
-            items.append((name, description))
-            plain = {
-                key: str(value).lower() if isinstance(value, bool) else value
-                for key, value in values.items()
-            }
-            if values:
-                pairs = [shlex.quote(f"{key}={value}") for key, value in plain.items()]
-                items.append(("", f"-P {' '.join(pairs)}"))
+            pairs = [shlex.quote(f"{key}={_as_typed(value)}") for key, value in values.items()]
+            items += [(name, description), ("", f"-P {' '.join(pairs)}")][: 1 + bool(pairs)]
         if items:
             blocks += [f"{label}s", DefinitionList(items)]
     blocks.append("your own: --program FILE.py:NAME or package.module:NAME")
     return rows, blocks
+
+
+def _as_typed(value: Any) -> Any:
+    """Return the value of a parameter as -P takes it."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 if __name__ == "__main__":

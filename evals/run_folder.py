@@ -10,7 +10,6 @@ of. They are no signatures: anybody can make them again. Folders of old versions
 no error.
 """
 
-import glob
 import hashlib
 import json
 import logging
@@ -20,12 +19,10 @@ import zlib
 from collections import Counter
 from collections.abc import (
     Callable,
-    ItemsView,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
-    ValuesView,
 )
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -150,22 +147,6 @@ def read_opened(path: Path) -> dict[str, str]:
     return recorded
 
 
-def find_other_shards(shard: Path) -> list[Path]:
-    """Return the folders of shards of the same run that were cut by another number; `shard` is a
-    shard's own folder.
-    """
-    shard_name = SHARD.fullmatch(shard.parents[1].name)
-    runs = shard.parents[2]
-    if shard_name is None:
-        return []
-    candidates = sorted(runs.glob(f"shard-*-of-*/{shard.parent.name}/{glob.escape(shard.name)}"))
-    return [
-        path
-        for path in candidates
-        if (cut := SHARD.fullmatch(path.parents[1].name)) and cut[2] != shard_name[2]
-    ]
-
-
 def program_slug(program: str) -> str:
     """Return the name of a program as it stands in a folder's name, which the system bounds."""
     return re.sub(r"[^\w.+-]+", "-", program)[:80]
@@ -252,33 +233,6 @@ class JsonlIndex(Mapping[str, JsonObject]):
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    def values(self) -> ValuesView[JsonObject]:
-        """Return the rows; a loop over them opens the file once."""
-        return _Rows(self)
-
-    def items(self) -> ItemsView[str, JsonObject]:
-        """Return pairs of query_id and row; a loop over them opens the file once."""
-        return _RowsById(self)
-
-
-class _Rows(ValuesView[JsonObject]):
-    def __init__(self, index: JsonlIndex) -> None:
-        super().__init__(index)
-        self._index = index
-
-    def __iter__(self) -> Iterator[JsonObject]:
-        return self._index.rows(self._index)
-
-
-class _RowsById(ItemsView[str, JsonObject]):
-    def __init__(self, index: JsonlIndex) -> None:
-        super().__init__(index)
-        self._index = index
-
-    def __iter__(self) -> Iterator[tuple[str, JsonObject]]:
-        query_ids = list(self._index)
-        return zip(query_ids, self._index.rows(query_ids), strict=True)
 
 
 @dataclass

@@ -26,12 +26,24 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from sextant import environments
 from sextant.environments.base import Environment
 from sextant.evals import run_folder
-from sextant.evals.running import object_programs, runner
+from sextant.evals.running import runner
 from sextant.evals.running.agent_limits import BUDGET_OF_AGENTS, brings_agents, count_agents
 from sextant.evals.running.identity import run_config
-from sextant.evals.running.ready import PreparedRun
-from sextant.evals.running.request import LIMITS, WORKERS, Request, SharedRequest
-from sextant.evals.running.resolve import ResolvedRequest, RunRetrievers, fit_to_task, resolve
+from sextant.evals.running.request import (
+    LIMITS,
+    WORKERS,
+    Request,
+    SharedRequest,
+    read_object_version,
+    registered_object,
+)
+from sextant.evals.running.resolve import (
+    PreparedRun,
+    ResolvedRequest,
+    RunRetrievers,
+    fit_to_task,
+    resolve,
+)
 from sextant.evals.running.run_status import RunStatus
 from sextant.evals.scoring.metrics import add_metrics
 from sextant.evals.scoring.reference_runs import read_reference_bounds
@@ -166,8 +178,8 @@ def evaluate(*, program: Any, task: Any, **fields: Any) -> Result:
                     "a program that is an object runs in this process; leave out workers"
                 )
             fields["workers"] = 1
-            fields["name"] = fields.get("name") or object_programs.read_version(program)
-            program = stack.enter_context(object_programs.registered(program))
+            fields["name"] = fields.get("name") or read_object_version(program)
+            program = stack.enter_context(registered_object(program))
         request = cli_options.make_request(Request, {"program": program, "task": task, **fields})
         result = run_request(request, opening=partial(load_run, environment=environment))
     if result.problem:
@@ -294,13 +306,6 @@ def _run(
     run_path = run_folder.run_path(request.runs, ready.config)
     if not (run_path / "outcomes.jsonl").exists() and not terms.cassette:
         check_key(request.lm, request.headers)
-    if request.shard and (other_shards := run_folder.find_other_shards(run_path)):
-        conflict = f"shards of the same run by another number, {other_shards[0].parents[1].name} among them"
-        _LOG.warning(
-            f"warning: {request.runs.parent} has {conflict}: their answers are not taken, and "
-            f"sextant gather joins shards "
-            "of one number alone; go on with that number, or remove them"
-        )
     with run_folder.claim(run_path, ready.config) as folder:
         if request.again:
             ready.model.lm.anew = folder.ask_failed_again()
@@ -317,9 +322,8 @@ def _run(
             )
         if request.shard:  # only now: the identity of a run, and pools, are of all its queries
             ready.whole = len(environment.queries)
-            share = request.share(environment.queries)
             ready.environment = ready.environment.asking(
-                query_ids=[query.query_id for query in share]
+                query_ids=[query.query_id for query in request.share(environment.queries)]
             )
         problem = _answer(ready, folder, report, answer)
         if cassette:
@@ -521,21 +525,20 @@ def _conclude(
         summary = summarise_unfinished(config, environment, folder.outcomes)
         if isinstance(problem, BudgetReached):
             problem = ready.model.terms.budget.describe_end(problem)
-        larger = (
-            " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
-        )
+        larger = " with a larger budget" if getattr(problem, "larger", False) else ""
         problem = problem or RunIncomplete("the run broke off")
-        remedy = (
-            f"{some_queries(len(pending), len(query_ids))} pending; the same command{larger} "
-            f"goes on with {'it' if len(pending) == 1 else 'them'}"
+        problem = problem.saying(
+            f"{problem}; {some_queries(len(pending), len(query_ids))} pending; the same "
+            f"command{larger} goes on"
         )
-        problem = problem.saying(f"{problem}; {remedy}")
     elif ready.whole:
         summary = summarise_unfinished(config, environment, folder.outcomes)
         problem = None
-        joins = f"sextant gather {path} joins the shards and scores the run"
-        shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
-        summary["notes"].insert(0, f"{shard} of the run's {queries(ready.whole)}; {joins}")
+        summary["notes"].insert(
+            0,
+            f"shard {ready.resolved.request.shard} has all its {len(query_ids)} of the run's "
+            f"{queries(ready.whole)}; sextant gather {path} joins the shards and scores the run",
+        )
     else:
         with announced("scoring"):
             summary = score(path, environment, folder.outcomes)

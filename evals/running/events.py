@@ -27,11 +27,10 @@ from sextant.tools.platform.cli import print_stderr, print_stdout
 from sextant.tools.records import JsonMapping, Usage, usage_from_json
 
 if TYPE_CHECKING:
-    from sextant.evals.running.ready import PreparedRun
+    from sextant.evals.running.resolve import PreparedRun
 
 SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
 BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress
-LATE_SECONDS = 5.0  # without a finished query, after which the calls of the run are forecast
 LOOK_SECONDS = 0.25  # between two looks at the run
 PROGRESS_SECONDS = 1.0  # between two events of progress
 _BUDGETS = {
@@ -118,8 +117,6 @@ class Progress:
     # Mean of the queries finished in this sitting, times those not done, some of them under way
     to_come: CostReport
     status: CallStats  # of the calls, and what the run has used so far
-    # Calls of the whole run, about; told in a run whose first query takes long
-    expected_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +275,8 @@ class RunMonitor:
         folder: RunFolder,
         tell: Tell,
         clock: Callable[[], float] = time.monotonic,
-        expect: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """The run of `folder` is about to ask its queries; `expect` is called if the first takes long."""
+        """The run of `folder` is about to ask its queries."""
         outcomes = folder.outcomes.values()
         self.queries = len(ready.environment.queries)
         self.earlier = len(outcomes)
@@ -288,9 +284,6 @@ class RunMonitor:
         self._tell = tell
         self._status = ready.model.terms.status  # says what the model's calls are doing
         self._clock = clock
-        self._expect = expect
-        self._expected: float | None = None
-        self._calls_before = self._status().usage.calls  # of earlier sittings
         self._failed = sum(outcome["error"] is not None for outcome in outcomes)
         self._values = [value for value in map(ready.value, outcomes) if value is not None]
         self._finished = 0  # in this sitting
@@ -328,7 +321,6 @@ class RunMonitor:
         """Return how far the run is."""
         status = self._status()
         elapsed = self._clock() - self._started
-        expected_calls, seconds_left = self._forecast(status.usage.calls, elapsed)
         with self._counting:
             usage = self._used
             finished = self.earlier + self._finished
@@ -341,24 +333,13 @@ class RunMonitor:
                 metric=self._metric,
                 mean=sum(self._values) / len(self._values) if self._values else None,
                 elapsed=round(elapsed, 3),
-                left=self._extrapolate(elapsed, remaining) if self._finished else seconds_left,
+                left=self._extrapolate(elapsed, remaining) if self._finished else None,
                 to_come=CostReport(
                     self._extrapolate(usage.paid_usd, remaining),
                     self._extrapolate(usage.list_usd, remaining),
                 ),
                 status=status,
-                expected_calls=expected_calls,
             )
-
-    def _forecast(self, calls: int, elapsed: float) -> tuple[int | None, float | None]:
-        """Return the calls of the run and the seconds left, by a forecast of its calls."""
-        if self._expected is None:
-            return None, None
-        remaining = self.queries - self.earlier
-        expected = self._expected * remaining
-        made = calls - self._calls_before
-        seconds = max(0.0, expected - made) * elapsed / made if made else None
-        return self._calls_before + round(expected), seconds
 
     def _extrapolate(self, amount: float | None, times: int) -> float | None:
         if amount is None or not times:
@@ -367,11 +348,6 @@ class RunMonitor:
 
     def look(self, *, last: bool = False) -> None:
         """Look at the run once."""
-        if self._clock() - self._started >= LATE_SECONDS and not last:
-            expect = self._expect
-            self._expect = lambda: None  # once is enough
-            if not self._finished:
-                self._expected = self._expected or expect()
         progress = self.progress()
         with self._telling:
             if self._ended:

@@ -92,8 +92,7 @@ class SearchRanks:
         None below the depth.
         """
         steps = searches(outcome)
-        query = self._queries[outcome["query_id"]]
-        [results] = self._replay.search([query], [steps])
+        [results] = self._replay.search([self._queries[outcome["query_id"]]], [steps])
         ranks: dict[str, list[int | None]] = {unit: [] for unit in units}
         for doc_ids in results:
             places: dict[str, int] = {}
@@ -106,10 +105,9 @@ class SearchRanks:
 
 def searches(outcome: JsonMapping) -> list[Row]:
     """Return the steps of an outcome that can have surfaced something."""
-    steps = outcome["trace"]["steps"]
     return [
         step
-        for step in steps
+        for step in outcome["trace"]["steps"]
         if step["tool"] == "search" and not step.get("refused") and not step.get("among")
     ]
 

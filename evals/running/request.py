@@ -8,22 +8,23 @@ name=value` sets a keyword parameter of a program's constructor, or a limit of e
 `LIMITS`.
 """
 
-import ast
 import difflib
 import os
 import shlex
 from argparse import ArgumentTypeError
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 from sextant import environments
 from sextant.agents import AGENTS
 from sextant.environments.base import COLUMNS, INSTRUCTIONS, SPLITS
-from sextant.evals.running import object_programs
+from sextant.evals.run_descriptions import UNNAMED
 from sextant.evals.scoring.metrics import LANGUAGE, canonicalize_metric, check_metric
 from sextant.programs import PROGRAMS, SCHEMES
 from sextant.tools import plugins as names
@@ -227,15 +228,11 @@ class SharedRequest(ModelSettings):
     def check_names(self, *, task_is_loaded: bool = False) -> None:
         """Raise UsageError, or DataError for a file, where a name is in no table, before libraries are imported.
 
-        What only an import tells is looked up in resolve.py: a user's own program, the options of a retriever.
+        What only an import tells is looked up in resolve.py: parameters, a user's own program, options of a retriever.
         """
         tasks = [] if task_is_loaded else self.tasks
         for task in tasks:
             environments.locate_task(task, environments.choose_data(task, self.data, tasks))
-        if self.program in SYSTEMS:
-            declared = _read_parameters(SYSTEMS[self.program])
-            for name in self.parameters:
-                _check_parameter(self.program, name, declared)
         if self.retriever is not None and "{" not in self.retriever:  # --range fills it in
             retrievers.check_kinds(self.retriever)
         parse_model(self.lm)
@@ -254,7 +251,7 @@ class SharedRequest(ModelSettings):
     @property
     def program_label(self) -> str:
         """The program as outputs call it."""
-        return names.display_name(object_programs.label(self.program))
+        return names.display_name(label_program(self.program))
 
     @property
     def at_once(self) -> int:
@@ -385,12 +382,62 @@ class Request(SharedRequest):
         return 1 if self.has_own_processes else min(most, self.at_once)
 
 
+# Programs that are objects of this process, as a function in a notebook: `evaluate(program=answer)`.
+# What an object answers with, such as lists that it reads and settings of its parts, cannot be read
+# for certain. So each `evaluate` of an object is a new run, unless the object says who it is.
+_objects = dict[str, Any]()
+_numbers = count(1)
+
+
+@contextmanager
+def registered_object(user_object: Any) -> Iterator[str]:
+    """Yield a name, under which requests find the object meanwhile, as `answer@1`."""
+    label = getattr(user_object, "__name__", type(user_object).__name__)
+    name = f"{label}@{next(_numbers)}"
+    _objects[name] = user_object
+    try:
+        yield name
+    finally:
+        del _objects[name]
+
+
+def read_object_version(user_object: Any) -> str:
+    """Return the `fingerprint` of an object, a text or a method that returns one; without one, a
+    version that no other call has.
+    """
+    fingerprint = getattr(user_object, "fingerprint", None)
+    if fingerprint is None:
+        return f"{UNNAMED}{datetime.now():%-d %b %H:%M:%S.%f}"
+    text = fingerprint() if callable(fingerprint) else fingerprint
+    if not isinstance(text, str) or not text:
+        raise UsageError(
+            f"the fingerprint of {type(user_object).__name__} is {text!r}; it has to be a text, or "
+            f"a method that returns one"
+        )
+    return text
+
+
+def is_registered(name: str) -> bool:
+    """Return whether a program's name is that of an object."""
+    return name in _objects
+
+
+def label_program(name: str) -> str:
+    """Return the name of a program as outputs have it: that of an object without its number."""
+    return name.rpartition("@")[0] if is_registered(name) else name
+
+
+def find_object(name: str) -> Any:
+    """Return the object of a name. KeyError if there is none."""
+    return _objects[name]
+
+
 def resolve_program(name: str) -> str:
     """Return the reference that a program's name stands for, without importing it.
 
     UnknownName for none.
     """
-    if object_programs.is_registered(name):
+    if is_registered(name):
         return OBJECTS
     scheme, _, location = name.partition(":")
     return (
@@ -405,10 +452,10 @@ def find_program(name: str, env: Sequence[str] = ()) -> Any:
 
     `env` are the variables that an agent outside gets in addition to the usual ones.
     """
-    if object_programs.is_registered(name):
+    if is_registered(name):
         from sextant.programs.custom import make_program_class  # takes time to import
 
-        return make_program_class(object_programs.find(name), object_programs.label(name))
+        return make_program_class(find_object(name), label_program(name))
     constructor = names.load_object(
         "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
     )
@@ -427,30 +474,6 @@ def find_program(name: str, env: Sequence[str] = ()) -> Any:
 
 def _open_clients(scheme: str) -> Any:
     return names.load_object("scheme", scheme, SERVERS)()
-
-
-def _read_parameters(reference: str) -> list[str]:
-    """Return the parameters that the classes of a program of ours annotate, from their source: DSPy takes seconds."""
-    module, _, class_name = reference.partition(":")
-    spec = find_spec(module)
-    assert spec and spec.origin
-    statements = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
-    modules = {
-        alias.name: statement.module
-        for statement in statements
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    names = list[str]()
-    for statement in statements:
-        if isinstance(statement, ast.ClassDef) and statement.name == class_name:
-            for base in statement.bases:
-                if isinstance(base, ast.Name):
-                    names += _read_parameters(f"{modules.get(base.id, module)}:{base.id}")
-            for line in statement.body:
-                if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line):
-                    names.append(ast.unparse(line.target))
-    return names
 
 
 def _check_parameter(program: str, name: str, parameters: Collection[str]) -> None:
@@ -480,16 +503,9 @@ def parse_parameters(
         for name, parameter in parameters.items()
     }
     for name, value in (defaults or {}).items():
-        if name in parameters and value == parameters[name].default:
-            continue
         annotation: Any = parameters[name].annotation if name in parameters else None
-        written = (
-            (int, float)
-            if annotation is float
-            else str
-            if annotation and issubclass(annotation, str)
-            else annotation
-        )  # as JSON has it
+        # As JSON has a value of the type.
+        written = {float: int | float, bool: bool, int: int}.get(annotation, str)
         if not annotation or not isinstance(value, written):
             raise UsageError(
                 f"the compiled program has {name}={value!r}, which {program} does not take; "

@@ -1,17 +1,18 @@
-"""Look up every name of a request (`resolve`), and fit the request to its task (`fit_to_task`).
+"""Look up every name of a request (`resolve`), and fit the request to its task (`fit_to_task`); a run
+that is ready to begin is a `PreparedRun`.
 
 Checks that need no data come first (`resolve`), then those that need no index (`fit_to_task`), so
 that a misspelt word is reported at once. evals/running/identity.py makes config.json of the result.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sextant.environments.base import Environment
 from sextant.evals import run_folder
-from sextant.evals.running import candidate_pools
+from sextant.evals.running import candidate_pools, runner
 from sextant.evals.running.request import (
     Request,
     SharedRequest,
@@ -21,11 +22,13 @@ from sextant.evals.running.request import (
     parse_parameters,
     query_limits,
 )
+from sextant.evals.scoring.metrics import compute, ranking_of
 from sextant.programs.base import check_offline
 from sextant.tools import plugins as names
 from sextant.tools import retrievers, user_files
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
+from sextant.tools.models import language_model
 from sextant.tools.models.budget import unknown_price
 from sextant.tools.models.model_spec import price_is_known
 from sextant.tools.models.run_resources import RunResources
@@ -75,6 +78,27 @@ class ResolvedRequest:
         ]
         return any(model != "offline" for model in models) or any(
             map(retrievers.find_api_parts, self.all_retrievers)
+        )
+
+
+@dataclass(slots=True)
+class PreparedRun:
+    """A run that is ready to answer queries: indexes built, model connected."""
+
+    resolved: ResolvedRequest
+    environment: Environment  # with the pools of --pool once the run has begun
+    model: language_model.ConnectedModel
+    config: run_folder.Config
+    system: runner.System
+    retrievers: Sequence[tuple[RetrieverSpec, Retriever]]  # that the program may search by
+    start: Any = None  # what starts a worker, where queries are answered in other processes
+    whole: int = 0  # queries of the run, where this is a shard of it
+
+    def value(self, outcome: run_folder.Outcome) -> float | None:
+        """Return the headline metric of an outcome."""
+        query_id = outcome["query_id"]
+        return compute(
+            self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment
         )
 
 

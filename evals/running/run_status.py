@@ -26,7 +26,7 @@ from sextant.tools.platform.cli_options import to_command_line
 from sextant.tools.records import JsonMapping, JsonObject, requests_json
 
 if TYPE_CHECKING:
-    from sextant.evals.running.ready import PreparedRun
+    from sextant.evals.running.resolve import PreparedRun
 
 WRITE_SECONDS = 1.0  # between two writes of the status
 STALE_SECONDS = 15.0  # without a write, after which a run is taken for killed
@@ -90,8 +90,7 @@ class RunStatus:
     ) -> None:
         self.fault: str | None = None
         self._folder = folder
-        request = ready.resolved.request
-        words = files.hide_folders(to_command_line(request))
+        words = files.hide_folders(to_command_line(ready.resolved.request))
         self._command = f"sextant run {shlex.join(words)}"
         self._queries = len(ready.environment.queries)
         self._calls = ready.model.terms.status
@@ -188,8 +187,7 @@ class RunStatus:
         mean = summary[metric]
         with self._lock:
             self._mean = {key: mean[key] for key in ("mean", "low", "high")}
-        took = time.monotonic() - started
-        self._measure_next = started + took / MEASURE_SHARE
+        self._measure_next = started + (time.monotonic() - started) / MEASURE_SHARE
 
     def _write(self) -> None:
         # The run goes on where it cannot be watched, as on a full disk.

@@ -128,8 +128,7 @@ class AnytimeRanking:
         order = self._order()[:depth]
         first_of_unit = np.ones(len(order), dtype=np.int64)
         if self._units:
-            units = np.asarray(self._units)
-            _, first_positions = np.unique(units[order], return_index=True)
+            _, first_positions = np.unique(np.asarray(self._units)[order], return_index=True)
             first_of_unit[:] = 0
             first_of_unit[first_positions] = 1
         place_of = np.zeros(len(self._index), dtype=np.int64)
@@ -138,8 +137,7 @@ class AnytimeRanking:
         for number, unit in self._gold:
             rank = int(place_of[number])
             if rank:
-                before = ranking.get(unit, rank)
-                ranking[unit] = min(rank, before)
+                ranking[unit] = min(rank, ranking.get(unit, rank))
         return ranking
 
 

@@ -85,8 +85,7 @@ def compare_behaviour(paths: Sequence[Path]) -> Result:
     summaries = []
     for number, run in enumerate(runs):
         others = observed[:number] + observed[number + 1 :]
-        summary = summarize(run, observed[number], others)
-        summaries.append(summary | {"system": names[number]})
+        summaries.append(summarize(run, observed[number], others) | {"system": names[number]})
     pairs = []
     for first, second in combinations(range(len(runs)), 2):
         complement = _complement(observed[first], observed[second])

@@ -79,8 +79,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     runs = [read_scored_run(path) for path in find_folders(paths)]
     require_same_contract(runs)
     metric = _choose_metric(runs[0], metric)
-    names = name_systems(runs)
-    labels = {run.name: name for run, name in zip(runs, names, strict=True)}
+    labels = {run.name: name for run, name in zip(runs, name_systems(runs), strict=True)}
     refused = {
         axis: {run.name: reason for run in runs if (reason := _refuse(run, axis))} for axis in axes
     }
@@ -309,10 +308,9 @@ def _costs(
 ) -> list[tuple[str, float]]:
     costs = {"searches": int(searched)}
     if usage:
-        tokens = usage["input_tokens"] + usage["output_tokens"]
         costs |= {
             "calls": usage["calls"],
-            "tokens": tokens,
+            "tokens": usage["input_tokens"] + usage["output_tokens"],
             "usd": usage["list_usd"],
         }
     return [(axis, cost) for axis, cost in costs.items() if axis in axes and cost]

@@ -259,8 +259,7 @@ def compute(
     None if it is undefined, or as long as the query's twin has no ranking.
     """
     if is_pairwise(name):
-        twin = environment.twins.get(query_id, query_id)
-        if twin not in rankings:
+        if environment.twins.get(query_id, query_id) not in rankings:
             return None
         return _compare(name, query_id, rankings, environment)
     judgements = environment.judgements[environment.headline]

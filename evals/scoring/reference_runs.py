@@ -130,8 +130,7 @@ class ReferenceRuns(NamedTuple):
         ceiling = self.bounds["ceiling"] if self.is_own("ceiling") else None
         gained = self._compute(paired, floor, self.run)
         missing = self._compute(paired, self.run, ceiling)
-        closed = self._compute(share_closed, floor, self.run, ceiling)
-        return gained, missing, closed
+        return gained, missing, self._compute(share_closed, floor, self.run, ceiling)
 
     def _compute(self, function: Callable[..., T], *runs: ScoredRun | None) -> T | None:
         columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]

@@ -341,8 +341,7 @@ def read_scores(path: Path, config: run_folder.Config) -> JsonObject:
         raise ValueError("'losses' has nothing at its cutoff")
     for name, measured in scores["metrics"].items():
         low = measured.get("low")
-        high = measured.get("high")
-        one_bound = (low is None) != (high is None)
+        one_bound = (low is None) != (measured.get("high") is None)
         if one_bound or (measured.get("mean") is None and low is not None):
             raise ValueError(f"{name!r} has no mean with its interval")
     run_folder.check_scores(scores, run_folder.digest(config))

@@ -33,8 +33,7 @@ def rank_systems(
     rows = []
     for metric in metrics:
         columns = [system[metric] for system in systems]
-        values = list(align_columns(*columns).values())
-        rows.append(_rank(metric, values, len(systems)))
+        rows.append(_rank(metric, list(align_columns(*columns).values()), len(systems)))
     tested = [row for row in rows if row["metric"] not in untested and row["queries"]]
     for is_headline, family in ((True, headline), (False, OTHERS)):
         _test([row for row in tested if (row["metric"] == headline) is is_headline], family)

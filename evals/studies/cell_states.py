@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.evals.run_folder import RunFolder
-from sextant.evals.running.ready import PreparedRun
+from sextant.evals.running.resolve import PreparedRun
 from sextant.evals.studies.study_file import StudyCell
 from sextant.tools.platform import files
 

@@ -33,11 +33,9 @@ from sextant.evals.running.evaluate import (
     run_request,
 )
 from sextant.evals.running.events import Event, Progress, RunMonitor
-from sextant.evals.running.progress_display import STILL_SECONDS
-from sextant.evals.running.progress_words import plain_line
-from sextant.evals.running.ready import PreparedRun
+from sextant.evals.running.progress_display import STILL_SECONDS, plain_line
 from sextant.evals.running.request import Request
-from sextant.evals.running.resolve import RunRetrievers, resolve
+from sextant.evals.running.resolve import PreparedRun, RunRetrievers, resolve
 from sextant.evals.running.runner import OUTAGE
 from sextant.evals.scoring.random_and_ideal import KINDS, bound
 from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run

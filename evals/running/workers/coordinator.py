@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.evals.running.ready import PreparedRun
 from sextant.evals.running.request import Request
+from sextant.evals.running.resolve import PreparedRun
 from sextant.evals.running.runner import RemoteSystem
 from sextant.evals.running.workers.channels import Connection, Line, PeerClosed
 from sextant.tools import retrievers, session, user_files

@@ -87,7 +87,7 @@ def test_the_same_command_goes_on_with_the_next_head(tmp_path, server, start_clu
     cluster.remove_node(cluster.head_node, allow_graceful=False)
     _, said = run.communicate(timeout=200)
     assert run.returncode == 7 and "Traceback" not in said, said
-    assert "is lost; " in said and "the same command goes on with them" in said.splitlines()[-1]
+    assert "is lost; " in said and "the same command goes on" in said.splitlines()[-1]
 
     asked_before = len(server.requests)
     server.delay = 0

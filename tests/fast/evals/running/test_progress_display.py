@@ -25,9 +25,7 @@ from sextant.evals.running.events import (
     WaitEnded,
     WaitStarted,
 )
-from sextant.evals.running.live_progress import LiveProgress, lay_out
-from sextant.evals.running.progress_display import PlainProgress
-from sextant.evals.running.progress_words import plain_line
+from sextant.evals.running.progress_display import LiveProgress, PlainProgress, lay_out, plain_line
 from sextant.tools.errors import BudgetReached, DataError, ProviderRefused
 from sextant.tools.models.run_resources import CallStats
 from sextant.tools.records import Usage
@@ -64,12 +62,11 @@ class Scene:
         tell=lambda event, last=False: None,
         earlier=(),
         failed=0,
-        expect=lambda: None,
     ):
         self.now, self.status = 0.0, BUSY
         ready = SimpleNamespace(
             environment=SimpleNamespace(queries=range(queries), metric="nDCG@10"),
-            model=SimpleNamespace(terms=SimpleNamespace(status=lambda: self.status)),
+            model=SimpleNamespace(terms=SimpleNamespace(status=lambda: self.calls())),
             value=lambda one: one["value"],
         )
         before = {
@@ -77,7 +74,8 @@ class Scene:
             for at, value in enumerate(earlier)
         }
         folder = SimpleNamespace(outcomes=before)
-        self.watch = RunMonitor(ready, folder, tell, lambda: self.now, expect)
+        self.calls = lambda: self.status
+        self.watch = RunMonitor(ready, folder, tell, lambda: self.now)
         self.add, self.leave = self.watch.add, self.watch.leave
 
     def after(self, seconds, status=BUSY):
@@ -357,29 +355,6 @@ def test_a_run_in_which_no_query_ends_says_so_once_a_minute(said):
     assert len(lines) == 2 and lines[0].startswith("0/20 queries  1204 calls")
 
 
-def calls_so_far(count):
-    return replace(BUSY, usage=replace(USAGE, calls=USAGE.calls + count))
-
-
-def test_a_run_whose_first_query_takes_long_says_how_many_calls_and_minutes_are_left(said):
-    scene = Scene(3, PlainProgress().tell, expect=lambda: 14.0)
-    scene.after(1.0)
-    assert not said()
-    scene.after(5.0)
-    assert " left" not in said()[0], "no call has been answered"
-    scene.after(60.0, calls_so_far(2))
-    expected = USAGE.calls + 42
-    assert f"{USAGE.calls + 2} of ~{expected} calls" in said()[0]
-    assert scene.progress(80.0, calls_so_far(2)).left == 40 * 40.0, "as long as those so far"
-
-
-def test_a_run_whose_queries_end_soon_is_forecast_by_them_alone(said):
-    scene = Scene(3, PlainProgress().tell, expect=lambda: pytest.fail("it took no time"))
-    scene.add(outcome(), 0.5)
-    scene.after(6.0)
-    assert "~" not in said()[0] and scene.progress(6.0).left == 12.0
-
-
 def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
     scene = Scene(20, PlainProgress().tell)
     scene.after(0.25, HELD)
@@ -426,16 +401,17 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
 def test_nothing_is_drawn_once_the_run_has_ended_with_an_error():
     asked, released = threading.Event(), threading.Event()
 
-    def expect():
-        """Forecast the calls of the run, which takes longer than the run."""
-        asked.set()
-        released.wait(120)
+    def count_calls():
+        """Count the calls of the run, which takes longer than the run."""
+        if threading.current_thread() is scene.watch._thread:
+            asked.set()
+            released.wait(120)
+        return BUSY
 
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, height=20)
-    scene = Scene(3, LiveProgress(console).tell, expect=expect)
-    scene.now = 3600.0
-    scene.watch._started = 0.0
+    scene = Scene(3, LiveProgress(console).tell)
+    scene.calls = count_calls
     with pytest.raises(BudgetReached), scene.watch as watch:
         asked.wait(120)
         raise BudgetReached("the budget is spent")
