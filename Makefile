@@ -16,11 +16,11 @@ plain: .venv/installed-test
 
 # The few tests of the soak tier that .ci/run runs, too
 smoke: .venv/installed-test
-	$(BIN)/python -m pytest tests/soak -m smoke
+	$(BIN)/python -m pytest tests/soak construction/tests/soak -m smoke
 
 # CONTRIBUTING.md has what brings a language model for it
 soak: .venv/installed-soak
-	$(BIN)/python tests/by_folder.py tests/soak
+	$(BIN)/python tests/by_folder.py tests/soak construction/tests/soak
 
 check: .venv/installed-check
 	$(BIN)/ruff check .
@@ -42,7 +42,7 @@ clean:
 EXTRAS ?=
 
 # An installation is as old as its stamp: it is made again only when one of these files changes.
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml construction/pyproject.toml constraints.txt
 	PYTHON=$(PYTHON) .ci/install "$(EXTRAS)"
 	touch $@
 

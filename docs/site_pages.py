@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sextant.evals.__main__ import COMMANDS, import_command  # found by the path above
+from sextant.evals.__main__ import import_command, list_modules  # found by the path above
 
 # What a user calls or subclasses, as module:name or a whole module, by heading.
 PYTHON = {
@@ -73,7 +73,7 @@ def describe_python() -> str:
 def describe_commands() -> str:
     """Return the page with the help of each command and its sub-commands."""
     lines = ["# Commands", "", "The `--help` of each command.", ""]
-    for name, (module_name, description) in COMMANDS.items():
+    for name, (module_name, description) in list_modules().items():
         lines += [f"## {name}", "", f"{description} (`python -m {module_name}`)", ""]
         for parser in list_parsers(name):
             lines += ["```text", parser.format_help().rstrip(), "```", ""]

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 from site_pages import list_parsers
 
 from sextant import environments
-from sextant.evals.__main__ import COMMANDS
+from sextant.evals.__main__ import list_modules
 from sextant.evals.running.request import SYSTEMS, find_program
 from sextant.optimizers.teleprompters import TELEPROMPTERS
 from sextant.tools import errors
@@ -117,7 +117,7 @@ def _link(text: str) -> str:
 
 def _commands(_: str) -> str:
     rows = []
-    for name, (module_name, description) in COMMANDS.items():
+    for name, (module_name, description) in list_modules().items():
         sub_parsers = list(list_parsers(name))[1:]
         sub_commands = [f"`{parser.prog.split()[-1]}`" for parser in sub_parsers]
         module = "" if module_name == f"sextant.evals.{name}" else f"`{module_name}`"

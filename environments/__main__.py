@@ -1,7 +1,8 @@
 """`sextant tasks list | show | fetch | check | search | init | make`: the data of tasks, without
 a run.
 
-Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
+Prints the results of task_card.py and fetch.py. Only `fetch` uses the network. `make` is done by
+sextant-construction.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from typing import Any
 from sextant import environments
 from sextant.environments import task_card
 from sextant.environments.base import COLUMNS, SPLITS
-from sextant.tools import retrievers
+from sextant.tools import plugins, retrievers
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform.cli import (
     CommandParser,
@@ -346,10 +347,11 @@ def _init(arguments: argparse.Namespace) -> None:
 
 
 def _make(arguments: argparse.Namespace) -> None:
-    from sextant.evals.build.make_task import make_task  # NumPy: not for --help
-
+    construction = plugins.load_command("build", "sextant tasks make")
     with announced(f"making {arguments.folder}"):
-        lines = make_task(arguments.folder, arguments.corpus, arguments.queries, arguments.qrels)
+        lines = construction.make_task(
+            arguments.folder, arguments.corpus, arguments.queries, arguments.qrels
+        )
     show([*lines, f"wrote {arguments.folder}"])
     _say_next(str(arguments.folder))
 

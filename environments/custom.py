@@ -127,7 +127,7 @@ class Settings(TypedDict, total=False):
         str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
     )
     twins: str  # a file, {query: the query that asks for the same in another style}, for Flip
-    made: dict[str, Any]  # how it was built: evals/build/release.py
+    made: dict[str, Any]  # how it was built: construction/sextant_construction/release.py
 
 
 _TABLES_BESIDE = ("excluded", "pools", "comparisons", "twins")

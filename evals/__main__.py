@@ -9,7 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from sextant.tools.errors import UnknownName
+from sextant.tools import plugins
+from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.platform import installation
 from sextant.tools.platform.cli import (
     CommandParser,
@@ -41,7 +42,6 @@ COMMANDS = {
         "make a paper's table or figure again, beside its figures",
     ),
     "judge": ("sextant.evals.judge", "have a model judge what runs bring and nobody has judged"),
-    "build": ("sextant.evals.build", "make a benchmark of a corpus, and check one"),
     "export": ("sextant.evals.export", "write a run in the format of another tool"),
     "import": ("sextant.evals.import_run", "make a run folder from the results of another system"),
     "compile": (
@@ -71,6 +71,9 @@ COMMANDS = {
         "list, show, export and clear the answers that were paid for",
     ),
 }
+# Commands of sextant-construction, which need not be installed, and what each does. Entry points
+# of installed packages in the group `sextant.commands` name a module with `parser` and `command`.
+SEPARATE = {"build": "make a benchmark of a corpus, and check one"}
 
 
 def main() -> None:
@@ -80,10 +83,10 @@ def main() -> None:
         show(installation.version())
     elif name in ("-h", "--help"):
         show(list_commands())
-    elif name in COMMANDS:
+    elif name in COMMANDS or name in list_modules():
         run_by_name(name, arguments)
     else:
-        sys.exit(report_error(UnknownName("command", name, COMMANDS)))
+        sys.exit(report_error(UnknownName("command", name, list_modules())))
 
 
 def show(text: str) -> None:
@@ -98,22 +101,43 @@ def show(text: str) -> None:
 
 def run_by_name(name: str, arguments: list[str]) -> None:
     """Run a command as `python -m` would, and exit."""
-    module = import_command(name)
+    try:
+        module = import_command(name)
+    except UsageError as error:
+        sys.exit(report_error(error))
     sys.argv = [f"sextant {name}", *arguments]
     run_and_leave(module.parser(), module.command)
 
 
 def import_command(name: str) -> Any:
-    """Return the module of a command, which has `parser` and `command`."""
+    """Return the module of a command, which has `parser` and `command`.
+
+    UsageError if its package is not installed.
+    """
+    if name not in COMMANDS:
+        return plugins.load_command(name, f"sextant {name}")
     path, _ = COMMANDS[name]
     spec = find_spec(path)
     is_package = spec is not None and spec.submodule_search_locations is not None
     return import_module(f"{path}.__main__" if is_package else path)
 
 
+def list_modules() -> dict[str, tuple[str, str]]:
+    """Return every command, also of installed packages: its module, "" if it is not installed,
+    and what it does.
+    """
+    commands = COMMANDS | {name: ("", purpose) for name, purpose in SEPARATE.items()}
+    for name, entry_point in plugins.list_entry_points(plugins.COMMANDS).items():
+        if name not in COMMANDS:
+            module = entry_point.module.removesuffix(".__main__")
+            package = plugins.list_names((), plugins.COMMANDS)[name]
+            commands[name] = (module, SEPARATE.get(name, package))
+    return commands
+
+
 def list_commands() -> str:
     """Return a line for each command."""
-    rows = [(name, description) for name, (_, description) in COMMANDS.items()]
+    rows = [(name, description) for name, (_, description) in list_modules().items()]
     head = "usage: sextant COMMAND ...     each command has --help"
     return f"{head}\n\n{definitions(rows)}"
 

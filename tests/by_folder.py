@@ -1,6 +1,6 @@
 """Run the tests of a tier, one pytest process for each folder, and list the slowest in tests/DURATIONS.md.
 
-    python tests/by_folder.py tests/soak
+    python tests/by_folder.py tests/soak construction/tests/soak
 
 A folder that fails does not stop the others; the exit code is 1 if one of them failed.
 """
@@ -30,14 +30,17 @@ class Folder(NamedTuple):
     tests: list[Timed]
 
 
-def main(tier: Path) -> int:
-    """Run every folder of the tier that has tests; write the report; return the exit code."""
-    folders = sorted({test_file.parent for test_file in tier.rglob("test_*.py")})
-    if not folders:
-        print(f"{tier} has no tests", file=sys.stderr)
-        return 2
-    results = [run(folder) for folder in folders]
-    REPORT.write_text(report(tier, results), encoding="utf-8")
+def main(tiers: list[Path]) -> int:
+    """Run every folder of the tiers that has tests; write the report; return the exit code."""
+    folders = set()
+    for tier in tiers:
+        test_files = list(tier.rglob("test_*.py"))
+        if not test_files:
+            print(f"{tier} has no tests", file=sys.stderr)
+            return 2
+        folders |= {test_file.parent for test_file in test_files}
+    results = [run(folder) for folder in sorted(folders)]
+    REPORT.write_text(report(tiers, results), encoding="utf-8")
     failed = [str(result.path) for result in results if result.exit_code != 0]
     print(f"failed: {', '.join(failed)}" if failed else "every folder passed")
     return 1 if failed else 0
@@ -62,12 +65,13 @@ def read(results: Path) -> list[Timed]:
     return tests
 
 
-def report(tier: Path, results: list[Folder]) -> str:
+def report(tiers: list[Path], results: list[Folder]) -> str:
     """Write the times of all folders and of the slowest tests, in Markdown."""
+    named = " ".join(tier.as_posix() for tier in tiers)
     lines = [
         "# Durations",
         "",
-        f"`python tests/by_folder.py {tier.as_posix()}` wrote this on {os.cpu_count()} cores: seconds of wall clock in",
+        f"`python tests/by_folder.py {named}` wrote this on {os.cpu_count()} cores: seconds of wall clock in",
         "the workers of pytest, with set-up and tear-down.",
         "",
         "| folder | tests | seconds |",
@@ -89,6 +93,6 @@ def report(tier: Path, results: list[Folder]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python tests/by_folder.py FOLDER")
-    sys.exit(main(Path(sys.argv[1])))
+    if len(sys.argv) < 2:
+        sys.exit("usage: python tests/by_folder.py FOLDER ...")
+    sys.exit(main([Path(name) for name in sys.argv[1:]]))

@@ -25,6 +25,7 @@ from typing import Any
 from sextant.tools import user_files
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.platform.files import expand_user_path
+from sextant.tools.platform.installation import CONSTRUCTION, explain_missing
 from sextant.tools.platform.interrupts import is_own_interrupt
 from sextant.tools.user_files import is_own
 
@@ -36,6 +37,7 @@ METRICS = "sextant.metrics"
 RECIPES = "sextant.recipes"
 FORMATS = "sextant.formats"
 PANELS = "sextant.panels"
+COMMANDS = "sextant.commands"
 
 _REFERENCE = re.compile(r"(?:.+\.py|[^\W\d]\w*(?:\.\w+)*):[^\W\d]\w*")
 
@@ -55,9 +57,8 @@ def list_names(table: Collection[str], group: str) -> dict[str, str]:
     is from.
     """
     names = {}
-    for name, entry_point in _entry_points(group).items():
-        package = entry_point.dist
-        if package:
+    for name, entry_point in list_entry_points(group).items():
+        if package := entry_point.dist:
             names[name] = f"from package {package.name} {package.version}"
     return names | dict.fromkeys(table, "")
 
@@ -81,7 +82,7 @@ def resolve(
         return name
     if group and name.endswith(".py"):
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
-    if entry_point := _entry_points(group).get(name):
+    if entry_point := list_entry_points(group).get(name):
         return f"{entry_point.module}:{entry_point.attr}"
     raise UnknownName(kind, name, list_names(table, group))
 
@@ -110,7 +111,9 @@ def load_object(
             imported = importlib.import_module(module)
         user_files.note_sources(_list_watched_modules().values())
     except Exception as error:  # a user's module may raise anything
-        reason = f"{describe_exception(error)}{_import_remedy(error)}"
+        reason = describe_exception(error)
+        if isinstance(error, ImportError) and "relative import" in reason:
+            reason += "; name it as package.module:NAME, from the folder that has the package"
         raise UsageError(f"{source} cannot be imported: {reason}") from error
     try:
         return reduce(getattr, attribute.split("."), imported)
@@ -139,14 +142,6 @@ def _list_watched_modules() -> dict[str, str]:
         if name != "__main__" and user_files.is_watched(file):
             found[name] = file
     return found
-
-
-def _import_remedy(error: Exception) -> str:
-    """Return a hint for a relative import."""
-    remedy = ""
-    if isinstance(error, ImportError) and "relative import" in show(error):
-        remedy += "; name it as package.module:NAME, from the folder that has the package"
-    return remedy
 
 
 def resolve_file(source: str) -> Path:
@@ -240,7 +235,18 @@ def user_code_line(error: BaseException) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own and not said else ""
 
 
-def _entry_points(group: str) -> dict[str, EntryPoint]:
+def load_command(name: str, typed: str) -> Any:
+    """Return the module that sextant-construction registers as a command.
+
+    UsageError for the command as it was `typed`, and how to install it, if it is not installed.
+    """
+    if entry_point := list_entry_points(COMMANDS).get(name):
+        return entry_point.load()
+    raise UsageError(f"{typed} needs {explain_missing(CONSTRUCTION, '', CONSTRUCTION)}")
+
+
+def list_entry_points(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages in a group, by name; {} for no group."""
     if not group:
         return {}
     return {entry_point.name: entry_point for entry_point in entry_points(group=group)}

@@ -19,7 +19,12 @@ from typing import Any, NamedTuple
 from sextant.tools.platform.files import sha256_of
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-_INSTALLED = (_OURS, sysconfig.get_path("stdlib") + os.sep, "<")
+_INSTALLED = (
+    _OURS,
+    f"{Path(__file__).parents[2]}/construction/",  # in a checkout
+    sysconfig.get_path("stdlib") + os.sep,
+    "<",
+)
 _LISTINGS = ("os.listdir", "os.scandir")
 _EVENTS = ("open", "sqlite3.connect", *_LISTINGS)
 # Bytes from which on a file is told by its size and time of change: to hash it would take long.

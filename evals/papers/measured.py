@@ -15,7 +15,7 @@ from typing import Any
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files
 
-# The folder of a build's finished benchmark (evals/build/release.py).
+# The folder of a build's finished benchmark (construction/sextant_construction/release.py).
 RELEASE = "release"
 # A category of Table 3 -> its name in the output of `build contamination`.
 CATEGORIES = {

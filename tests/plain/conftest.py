@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from plain_installation import Shell, make_environment
+from plain_installation import Shell, install_construction, make_environment
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +20,13 @@ def environment(tmp_path_factory, worker_id) -> Path:
         if not record.exists():
             record.write_text(str(make_environment(shared)), encoding="utf-8")
         return Path(record.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def construction(tmp_path_factory) -> dict[str, str]:
+    """The variable with which a shell has sextant-construction, too."""
+    folder = install_construction(tmp_path_factory.mktemp("construction"))
+    return {"PYTHONPATH": str(folder)}
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,10 @@ from plain_installation import ROOT, STUDY, Shell
 from results import Result
 
 from sextant.environments import obliq
-from sextant.evals.__main__ import COMMANDS, import_command
+from sextant.evals.__main__ import import_command, list_modules
 
 # `sextant NAME` and the same as `python -m MODULE`
-TYPED = [(name, module) for name, (module, _) in COMMANDS.items()]
+TYPED = [(name, module) for name, (module, _) in list_modules().items()]
 
 
 class Leaf(NamedTuple):
@@ -111,6 +111,8 @@ WIDTH = 80
 FILES = ("prompts show", "docs")
 # What a plain installation cannot do ends with 2, in one line that names the extra.
 NEEDS_AN_EXTRA = {"serve": "[rest]"}
+# So begin the calls that sextant-construction brings.
+OF_CONSTRUCTION = ("sextant build", "python -m sextant_construction", "sextant tasks make")
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,12 @@ def module_shell(environment, home, tmp_path_factory) -> Shell:
     return Shell(environment, home, tmp_path_factory.mktemp("shared"), COLUMNS=str(WIDTH))
 
 
+@pytest.fixture(scope="module")
+def construction_shell(environment, home, module_shell, construction) -> Shell:
+    """The same, with sextant-construction."""
+    return Shell(environment, home, module_shell.folder, COLUMNS=str(WIDTH), **construction)
+
+
 @pytest.fixture
 def fetching_shell(environment, home, hub, tmp_path) -> Shell:
     """The same, of a user who gets releases from that hub, and keeps them apart."""
@@ -150,7 +158,7 @@ def fetching_shell(environment, home, hub, tmp_path) -> Shell:
 
 
 @pytest.fixture(scope="module")
-def names(module_shell, lm) -> dict[str, object]:
+def names(module_shell, construction_shell, lm) -> dict[str, object]:
     """What stands for the words in capitals: runs, a build, a task, answers that are kept."""
     shell: Shell = module_shell
     run = ("sextant", "run", "--task", "code_retrieval", "--json")
@@ -158,8 +166,8 @@ def names(module_shell, lm) -> dict[str, object]:
     second = shell.succeed(*run, "--program", "rewrite", "--lm", lm).json["run"]
     for part in ("1/2", "2/2"):
         sharded = shell.succeed(*run, "--program", "query_to_doc", "--shard", part).json["run"]
-    shell.succeed("sextant", "build", "new", "mine", *LATENT.split())
-    shell.succeed("sextant", "build", "run", "mine")
+    construction_shell.succeed("sextant", "build", "new", "mine", *LATENT.split())
+    construction_shell.succeed("sextant", "build", "run", "mine")
     calls = shell.succeed("sextant", "cache", "list", "--calls", "--json").json
     (shell.folder / "study.toml").write_text(STUDY, encoding="utf-8")
     task = shell.folder / "data"
@@ -188,26 +196,30 @@ def names(module_shell, lm) -> dict[str, object]:
     }
 
 
-def test_the_reference_names_every_command_and_here_is_a_call_of_each():
-    from sextant.evals.__main__ import COMMANDS
-
-    assert dict(TYPED) == {name: module for name, (module, _) in COMMANDS.items()}
+def test_here_is_a_call_of_every_command():
     assert {leaf.as_sextant.removeprefix("sextant ") for leaf in LEAVES} == set(CALLS)
 
 
 @pytest.mark.parametrize("typed", sorted(USAGES))
-def test_help_begins_with_the_command_by_its_name_and_fits_the_terminal(typed, module_shell):
-    done = module_shell.succeed(*typed.split(), "--help")
+def test_help_begins_with_the_command_by_its_name_and_fits_the_terminal(
+    typed, module_shell, construction_shell
+):
+    shell = construction_shell if typed.startswith(OF_CONSTRUCTION) else module_shell
+    done = shell.succeed(*typed.split(), "--help")
     assert done.out.startswith(USAGES[typed])
     assert too_wide(done) == []
 
 
 @pytest.mark.parametrize("place", range(len(LEAVES)), ids=[leaf.as_sextant for leaf in LEAVES])
-def test_a_call_does_what_it_is_for(place, names, module_shell, fetching_shell, tmp_path):
+def test_a_call_does_what_it_is_for(
+    place, names, module_shell, construction_shell, fetching_shell, tmp_path
+):
     leaf = LEAVES[place]
     typed = leaf[place % 2]  # that both are the same command, its --help shows
     command = leaf.as_sextant.removeprefix("sextant ")
     shell = fetching_shell if command == "tasks fetch" else module_shell
+    if leaf.as_sextant.startswith(OF_CONSTRUCTION):
+        shell = construction_shell
     out = tmp_path / "out"
     if command == "tasks init":
         shutil.copytree(names["TASK"], out)
@@ -219,6 +231,13 @@ def test_a_call_does_what_it_is_for(place, names, module_shell, fetching_shell, 
     else:
         assert done.code == 0, done
     assert command in (*FILES, *NEEDS_AN_EXTRA) or too_wide(done) == []
+
+
+@pytest.mark.parametrize("call", ["build list", "tasks make OUT --corpus A --queries B --qrels C"])
+def test_without_construction_its_commands_end_with_the_line_that_installs_it(call, shell):
+    done = shell("sextant", *call.split())
+    assert done.code == 2 and done.err.count("\n") == 1, done
+    assert "needs the package sextant-construction" in done.err and "pip install" in done.err
 
 
 def too_wide(done: Result) -> list[str]:

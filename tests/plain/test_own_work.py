@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from plain_installation import ROOT, STUDY
+from plain_installation import ROOT, STUDY, Shell
 
 # The four forms of docs/guide/program.md: a function, a dspy.Module, a graph, a class over a toolbox
 FORMS = [
@@ -29,7 +29,10 @@ def test_every_example_in_a_file_is_tried():
     }
 
 
-def test_a_folder_of_documents_becomes_a_benchmark_that_is_checked_and_run(shell):
+def test_a_folder_of_documents_becomes_a_benchmark_that_is_checked_and_run(
+    environment, home, construction, tmp_path
+):
+    shell = Shell(environment, home, tmp_path, **construction)
     shutil.copytree(ROOT / "docs" / "guide", shell.folder / "notes")
     attribute = "attribute.attribute=what goes wrong for somebody who does not know this"
     new = (

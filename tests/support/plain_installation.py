@@ -75,6 +75,19 @@ def make_environment(folder: Path) -> Path:
     return environment
 
 
+def install_construction(folder: Path) -> Path:
+    """Build the wheel of sextant-construction; return a folder for PYTHONPATH that has it, and what it
+    needs beyond the core's own dependencies.
+    """
+    wheels, installed = folder / "wheels-of-construction", folder / "construction"
+    pip = (sys.executable, "-m", "pip")
+    call(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT / "construction")
+    [wheel] = wheels.glob("*.whl")
+    pinned = ("--constraint", ROOT / "constraints.txt")
+    call(*pip, "install", "--quiet", "--no-deps", *pinned, "--target", installed, wheel, "rensa")
+    return installed
+
+
 def call(*words: object, variables: dict[str, str] | None = None) -> None:
     """Run a command of the set-up, whose output is shown if it fails."""
     command = [str(word) for word in words]

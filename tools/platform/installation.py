@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "sextant-search"
+# In the folder `construction` of the repository, over the other one
+CONSTRUCTION = "sextant-construction"
 
 _PACKAGE = Path(__file__).parents[2]  # the folder "sextant" of a checkout or an installation
 _GIT_SECONDS = 10.0
@@ -87,10 +89,12 @@ def list_pages() -> list[Path]:
     return sorted((find_repository() or _PACKAGE).glob("docs/[gd]*/*.md"))
 
 
-def explain_missing(package: str | None, extra: str) -> str:
-    """Return that a package is missing, and the command that installs the extra which brings it."""
+def explain_missing(package: str | None, extra: str, distribution: str = DISTRIBUTION) -> str:
+    """Return that a package is missing, and the command that installs the distribution, with an
+    extra, which brings it.
+    """
     lacking = f"the package {package}" if package else "a package"
-    return f"{lacking}, which is not installed; {tell_how_to_install(extra)}"
+    return f"{lacking}, which is not installed; {tell_how_to_install(extra, distribution)}"
 
 
 @contextmanager
@@ -111,20 +115,29 @@ def importing_extra(extra: str, module: str) -> Iterator[None]:
         raise ModuleNotFoundError(needs, name=error.name, path=error.path) from None
 
 
-def tell_how_to_install(extra: str) -> str:
-    """Return the command that installs an extra, in words for the end of an error message."""
-    return f"run {_install_command(extra)} (Sextant is not on the package index)"
+def tell_how_to_install(extra: str, distribution: str = DISTRIBUTION) -> str:
+    """Return the command that installs a distribution with an extra, in words for the end of an
+    error message.
+    """
+    return f"run {_install_command(extra, distribution)} (Sextant is not on the package index)"
 
 
-def _install_command(extra: str) -> str:
+def _install_command(extra: str, distribution: str) -> str:
+    extras = f"[{extra}]" if extra else ""
+    folder = "/construction" if distribution == CONSTRUCTION else ""
     if repository := find_repository():
-        return f"cd {shlex.quote(str(repository))} && pip install -e '.[{extra}]'"
+        return f"cd {shlex.quote(str(repository))} && pip install -e '.{folder}{extras}'"
     source = _find_source()
-    if source and "://" in source:
-        return f"pip install {shlex.quote(f'{DISTRIBUTION}[{extra}] @ {source}')}"
-    if source:
-        return f"pip install {shlex.quote(f'{source}[{extra}]')}"
-    return f"pip install '{DISTRIBUTION}[{extra}] @ file:///PATH' with the path of its wheel or checkout"
+    is_repository = source.startswith("git+") or Path(f"{source}{folder}").is_dir()
+    if not source or (folder and not is_repository):
+        return (
+            f"pip install '{distribution}{extras} @ file:///PATH' with the path of its wheel or "
+            f"checkout{folder}"
+        )
+    if "://" in source:
+        fragment = "#subdirectory=construction" if folder else ""
+        return f"pip install {shlex.quote(f'{distribution}{extras} @ {source}{fragment}')}"
+    return f"pip install {shlex.quote(f'{source}{folder}{extras}')}"
 
 
 def _find_source() -> str:

@@ -18,6 +18,8 @@ MAY_IMPORT = {
     "evals": {"tools", "environments", "programs", "agents"},
     "benchmarks": {"tools", "environments", "programs", "agents", "evals"},
     "optimizers": {"tools", "environments", "programs", "agents", "evals"},
+    # A distribution of its own: no other package may import it.
+    "sextant_construction": {"tools", "environments", "programs", "agents", "evals"},
 }
 
 
@@ -38,7 +40,6 @@ LAYERS_OF_EVALS = (
     "studies",
     "serving",
     "papers",
-    "build",
 )
 
 
@@ -83,8 +84,9 @@ def imports(path: Path, *, tables: bool = True) -> set[str]:
 def modules() -> dict[str, Path]:
     found = {}
     for package in MAY_IMPORT:
-        for path in (ROOT / package).rglob("*.py"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
+        home = ROOT / "construction" if package == "sextant_construction" else ROOT
+        for path in (home / package).rglob("*.py"):
+            parts = path.relative_to(home).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
@@ -100,6 +102,16 @@ def test_packages_import_only_downwards():
             continue  # commands: they look programs and tasks up as sextant.evals.run does, and nothing imports them
         used = {name.split(".")[0] for name in imports(path)} - {package}
         assert used <= MAY_IMPORT[package], f"{module} may not import {used - MAY_IMPORT[package]}"
+
+
+def test_nothing_of_the_core_imports_construction():
+    importers = [
+        module
+        for module, path in modules().items()
+        if not module.startswith("sextant_construction")
+        and any(name.startswith("sextant_construction") for name in imports(path))
+    ]
+    assert importers == []
 
 
 def test_layers_of_evals_import_only_downwards():

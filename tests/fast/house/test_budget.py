@@ -14,10 +14,11 @@ from sextant import PACKAGES
 
 MOST = {
     "agents": 5_200,
-    "environments": 31_700,
-    "evals": 149_600,
+    "construction/sextant_construction": 39_400,
+    "environments": 28_300,
+    "evals": 117_700,
     "optimizers": 17_500,
-    "programs": 21_400,
+    "programs": 17_650,
     "tools": 104_900,
 }
 
@@ -33,4 +34,4 @@ def test_a_package_has_at_most_its_nodes(folder):
 
 
 def test_no_package_is_without_a_bound():
-    assert set(MOST) == set(PACKAGES)
+    assert set(MOST) == {*PACKAGES, "construction/sextant_construction"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.evals.__main__ import COMMANDS, import_command, list_commands, main
+from sextant.evals.__main__ import import_command, list_commands, list_modules, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,11 +59,11 @@ def sub_commands(parser):
 
 
 def test_the_overview_names_every_command():
-    for name, (_, about) in COMMANDS.items():
+    for name, (_, about) in list_modules().items():
         assert f" {name} {about} " in f"{' '.join(list_commands().split())} "
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", list_modules())
 def test_help_of_each_command_and_sub_command_begins_with_what_is_typed(name, call):
     for words in sub_commands(import_command(name).parser()):
         code, output = call(name, *words, "--help")

@@ -1,4 +1,4 @@
-"""What the six packages import is declared in pyproject.toml, as a dependency or in an extra."""
+"""What our packages import is declared in the pyproject.toml of their distribution, as a dependency or in an extra."""
 
 import ast
 import re
@@ -11,6 +11,10 @@ from pathlib import Path
 from conftest import ROOT
 
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
+# A package -> the folder of its pyproject.toml
+PROJECTS = dict.fromkeys(PACKAGES, ROOT) | {
+    "construction/sextant_construction": ROOT / "construction"
+}
 FOR_DEVELOPERS = {
     "benchmarks",
     "check",
@@ -29,9 +33,9 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", name)[0]).lower()
 
 
-def declared() -> set[str]:
-    """The distributions that pyproject.toml names for users."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def declared(folder: Path) -> set[str]:
+    """The distributions that the folder's pyproject.toml names for users."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     requirements = list(project["dependencies"])
     for extra, more in project["optional-dependencies"].items():
         if extra not in FOR_DEVELOPERS:
@@ -51,7 +55,7 @@ def imported(path: Path) -> set[str]:
             ("import_module", "find_spec")
         ):
             names |= {word.value for word in node.args if isinstance(word, ast.Constant)}
-    ours = {"sextant", *sys.stdlib_module_names}
+    ours = {"sextant", "sextant_construction", *sys.stdlib_module_names}
     return {name for name in names if name.partition(".")[0] not in ours}
 
 
@@ -80,9 +84,9 @@ def has_module(name: str, path: str) -> bool:
 
 
 def test_what_is_imported_is_declared():
-    known = declared()
     undeclared = {}
-    for package in PACKAGES:
+    for package, folder in PROJECTS.items():
+        known = declared(folder)
         for path in (ROOT / package).rglob("*.py"):
             for module in imported(path):
                 if not origins(module) & known:

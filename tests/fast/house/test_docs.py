@@ -11,6 +11,7 @@ PAGES = [
     *ROOT.glob("*.md"),
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "benchmarks/RESULTS.md",
+    ROOT / "construction/README.md",
     ROOT / "environments/mini/README.md",
 ]
 NAMING = [
@@ -55,13 +56,15 @@ def test_a_link_leads_somewhere(path):
 
 @pytest.mark.parametrize("page", NAMING, ids=lambda page: page.name)
 def test_every_path_that_a_page_names_exists(page):
-    folders = "agents|benchmarks|docs|environments|evals|optimizers|programs|tests|tools"
+    folders = (
+        "agents|benchmarks|construction|docs|environments|evals|optimizers|programs|tests|tools"
+    )
     named = re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*\w)", page.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_page_that_the_code_names_exists():
-    folders = "agents|benchmarks|environments|evals|optimizers|programs|tests|tools"
+    folders = "agents|benchmarks|construction|environments|evals|optimizers|programs|tests|tools"
     sources = [path for folder in folders.split("|") for path in (ROOT / folder).rglob("*.py")]
     named = {
         (path.name, page)

@@ -40,7 +40,7 @@ MISTYPED = {
     "sextant.evals.import_run missing --task congress": "there is no file missing",
     "sextant.evals.serve --task congres --mcp stdio": "did you mean 'congress'?",
     "sextant.evals.reproduce obliq/tabel2": "did you mean 'obliq/table2'",
-    "sextant.evals.build.__main__ chekc": "did you mean 'check'?",
+    "sextant_construction.__main__ chekc": "did you mean 'check'?",
     "sextant.optimizers.compile --program multihop --task congress --optimizer gepaa": "did you mean 'gepa'?",
     "sextant.environments.__main__ serach": "did you mean 'search'",
     "sextant.environments.__main__ search congres word": "did you mean 'congress'?",

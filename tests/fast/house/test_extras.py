@@ -8,14 +8,31 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONSTRUCTION = tomllib.loads((ROOT / "construction/pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 EXTRAS = set(PROJECT["optional-dependencies"])
 UNPINNED = {
     "inspect",
     "openenv",
     "verifiers",
 }  # they do not install beside the pinned versions, or are for a server alone
-PRODUCT = ("agents", "environments", "evals", "examples", "optimizers", "programs", "tools")
-PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "Makefile"]
+PRODUCT = (
+    "agents",
+    "construction",
+    "environments",
+    "evals",
+    "examples",
+    "optimizers",
+    "programs",
+    "tools",
+)
+PAGES = [
+    *ROOT.glob("*.md"),
+    ROOT / "construction/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "Makefile",
+]
 SOURCES = [path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
 NAMED_IN_CODE = r"(?:explain_missing|tell_how_to_install)\((?:[^()]*, )?[\"']([\w-]+)[\"']\)"
 
@@ -60,4 +77,7 @@ def test_every_dependency_has_an_exact_version_among_the_constraints():
 
     pinned = names((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
     extras = [line for name in EXTRAS - UNPINNED for line in PROJECT["optional-dependencies"][name]]
-    assert names(PROJECT["dependencies"] + extras) - {"sextant-search"} <= pinned
+    ours = {"sextant-construction", "sextant-search"}
+    assert names(PROJECT["dependencies"] + extras) - ours <= pinned
+    others = [*CONSTRUCTION["dependencies"], *CONSTRUCTION["optional-dependencies"]["sources"]]
+    assert names(others) - ours <= pinned

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 from sextant import PACKAGES
-from sextant.evals.__main__ import COMMANDS
+from sextant.evals.__main__ import COMMANDS, list_modules
 
 SHORT = re.compile(rf"^\s*(?:>>> )?(?:from|import) ({'|'.join(PACKAGES)})\b", re.M)
 # They tell of the modules themselves.
@@ -74,7 +74,7 @@ COMMAND_MODULE = re.compile(
 )
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", (*PACKAGES, "construction/sextant_construction"))
 def test_a_text_names_a_command_as_it_is_typed(package):
     """Not by its module, which an installation starts otherwise. The table of commands has the modules."""
     named = {}
@@ -98,6 +98,6 @@ def list_twice_loaded(module, folder):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("module", sorted({path for path, _ in COMMANDS.values()}))
+@pytest.mark.parametrize("module", sorted({path for path, _ in list_modules().values()}))
 def test_no_command_loads_a_module_twice_under_two_names(module):
     assert list_twice_loaded(module.removeprefix("sextant."), ROOT) == []

@@ -14,7 +14,15 @@ from statistics import median, quantiles
 
 from conftest import ROOT
 
-PRODUCT = ("agents", "environments", "evals", "optimizers", "programs", "tools")
+PRODUCT = (
+    "agents",
+    "construction/sextant_construction",
+    "environments",
+    "evals",
+    "optimizers",
+    "programs",
+    "tools",
+)
 NODES_A_LINE = 5.0
 NODES_A_LINE_OF_A_FILE = 6.5
 LINES_OF_A_SHORT_FILE = 20  # too few for a mean

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from sextant.evals.__main__ import COMMANDS
-from sextant.evals.build.__main__ import parser as build_parser
-from sextant.evals.build.recipe import RECIPES
+from sextant.evals.__main__ import list_modules
+from sextant_construction.__main__ import parser as build_parser
+from sextant_construction.recipe import RECIPES
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
-REFERENCE = re.compile(rf"(?:sextant\.)?(?:{'|'.join(PACKAGES)})(?:\.\w+)*:\w+(?:\.\w+)*(?![\w/-])")
+REFERENCE = re.compile(
+    rf"(?:(?:sextant\.)?(?:{'|'.join(PACKAGES)})|sextant_construction)(?:\.\w+)*:\w+(?:\.\w+)*(?![\w/-])"
+)
 
 
 def references():
     found = {}
-    for package in PACKAGES:
+    for package in (*PACKAGES, "construction/sextant_construction"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -31,7 +33,7 @@ def references():
 @pytest.mark.parametrize("reference, path", references().items())
 def test_a_reference_names_what_is_there(reference, path):
     module, _, attribute = reference.partition(":")
-    assert module.startswith("sextant."), path
+    assert module.startswith(("sextant.", "sextant_construction.")), path
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
@@ -46,7 +48,7 @@ def test_a_recipe_has_the_function_that_builds_its_benchmark(reference):
     assert callable(import_module(reference.partition(":")[0]).build_benchmark)
 
 
-@pytest.mark.parametrize("started_by", sorted({command for command, _ in COMMANDS.values()}))
+@pytest.mark.parametrize("started_by", sorted({command for command, _ in list_modules().values()}))
 def test_a_command_has_a_parser_and_a_function(started_by):
     name = started_by.split()[0]
     module = import_module(name)

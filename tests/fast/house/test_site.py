@@ -6,7 +6,7 @@ import pytest
 from conftest import ROOT
 from docs_scripts import load_docs_script
 
-from sextant.evals.__main__ import COMMANDS
+from sextant.evals.__main__ import list_modules
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def pages():
 
 def test_the_page_of_commands_has_the_help_of_each_command_and_sub_command(pages):
     page = pages.describe_commands()
-    for name in COMMANDS:
+    for name in list_modules():
         assert f"\n## {name}\n" in page and f"usage: sextant {name} " in page
     assert "usage: sextant tasks fetch" in page
 

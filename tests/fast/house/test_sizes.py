@@ -8,7 +8,16 @@ from pathlib import Path
 
 from conftest import ROOT
 
-PRODUCT = ("agents", "benchmarks", "environments", "evals", "optimizers", "programs", "tools")
+PRODUCT = (
+    "agents",
+    "benchmarks",
+    "construction/sextant_construction",
+    "environments",
+    "evals",
+    "optimizers",
+    "programs",
+    "tools",
+)
 PARAMETERS = 8  # but for constructors of programs and retrievers, whose parameters are options of the command line
 HEAVY = {
     "torch",

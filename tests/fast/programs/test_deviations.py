@@ -4,6 +4,7 @@ import re
 from fnmatch import fnmatch
 
 import pytest
+from conftest import ROOT
 
 from sextant.agents import AGENTS
 from sextant.evals import compare, reproduce, study
@@ -13,7 +14,6 @@ from sextant.evals.running.candidate_pools import read as read_pool
 from sextant.programs import DIFFERS, PROGRAMS, describe_deviations
 from sextant.programs.deviations import describe_judging
 from sextant.tools import retrievers
-from tests.conftest import ROOT
 
 SYSTEMS = {
     (section.name.partition("/")[0], system["name"], system.get("tasks", ["*"])[0]): system

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from sextant.environments.custom import read_settings
-from sextant.environments.readers.documents.markup import XmlPaths, read_xml
 from sextant.evals import run as run_module
-from sextant.evals.build.recipe import read_recipe
 from sextant.evals.run_folder import read_config
 from sextant.evals.running.workers.shards import gather
 from sextant.evals.scoring.scored_run import find_folders
@@ -28,7 +26,6 @@ from sextant.tools.retrievers import index_store
 ROOT = Path(__file__).parents[3]
 READERS = {
     "benchmark.toml": lambda path: read_settings(path.parent),
-    "recipe.toml": lambda path: read_recipe(path.parent),
     "config.json": lambda path: read_config(path.parent),
     "study.toml": study_file.read_study,
     "prompts.toml": lambda path: prompts.read(path, "multihop"),
@@ -94,16 +91,6 @@ def test_folders_in_folders_without_end_are_one_line(tmp_path, monkeypatch):
             find_folders([tmp_path])
     finally:  # pytest could not remove them
         subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
-
-
-@pytest.mark.parametrize("encoding", ["rot13", "no-such", "base64", "utf-7"])
-def test_an_encoding_that_is_none_is_one_line(encoding, tmp_path):
-    path = tmp_path / "a.xml"
-    path.write_text(f'<?xml version="1.0" encoding="{encoding}"?><a><b>text</b></a>')
-    try:
-        list(read_xml(path, "a", XmlPaths("b")))
-    except SextantError as refused:
-        assert str(path) in str(refused)  # else the parser can read it
 
 
 @pytest.mark.parametrize(

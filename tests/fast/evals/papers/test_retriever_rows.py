@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from conftest import ROOT
 
 from sextant.environments import find_paper_instruction
 from sextant.evals.papers.settings import ReproductionSettings
@@ -10,7 +11,6 @@ from sextant.evals.papers.tables import ReproducedTable
 from sextant.evals.published.sections import sections
 from sextant.evals.studies.study_file import list_tasks
 from sextant.tools.retrievers.neural import model_table
-from tests.conftest import ROOT
 
 ROWS = {
     f"{table.name} {system['name']} {system.get('retriever')}": (table, system)

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from sextant.evals.build import human_review
 from sextant.evals.scoring.agreement import agree
 
 
@@ -40,8 +39,4 @@ def test_a_sheet_of_a_rater_who_always_says_the_same_has_no_kappa_and_says_why()
     items = [[("yes", "yes")], [("no", "yes")], [("no", "yes")], [("yes", "yes")]]
     found = agree(items)
     assert found.kappa is None and found.kappa_undefined == "the second always says 'yes'"
-    sheets = {"queries": {"model kappa": None, "model kappa_undefined": found.kappa_undefined}}
-    assert list(human_review._list_undefined(sheets)) == [
-        "queries: model kappa is undefined: the person always says 'yes'"
-    ]
     assert agree([[("yes", "yes")]] * 5).kappa_undefined == "both always say 'yes'"

@@ -343,13 +343,6 @@ def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run,
         ),
         ("sextant.evals.judge", "--task congress --runs RUN --lm LM"),
         ("sextant.evals.behaviour", "RUN --name-failures 2 --lm LM"),
-        ("sextant.evals.build.__main__", "run BUILD --lm LM"),
-        ("sextant.evals.build.__main__", "run BUILD --lm offline --lm judge=LM"),
-        (
-            "sextant.evals.build.__main__",
-            "contamination --task congress --retriever bm25 --lm PRICED --judge LM",
-        ),
-        ("sextant.evals.build.__main__", "check congress --lm PRICED --judge LM"),
         ("sextant.evals.reproduce", "obliq/table4 --limit 1 --retriever bm25 --lm LM"),
         (
             "sextant.optimizers.compile",
@@ -371,17 +364,6 @@ def test_dollars_are_refused_before_anything_is_sent_where_a_price_is_unknown(
             "RUN",
             run("--program", "retrieve", "--task", "congress", "--limit", 3, "--json").json["run"],
         )
-    if "BUILD" in words:
-        corpus = [
-            "--recipe",
-            "latent",
-            "--corpus",
-            "task:congress",
-            "--set",
-            'attribute.lens="stance"',
-        ]
-        assert command_of(import_module(module))("new", tmp_path / "build", *corpus).code == 0
-        words = words.replace("BUILD", str(tmp_path / "build"))
     given = words.replace("PRICED", "openai/gpt-5-mini").replace("LM", server.spec).split()
     done = command_of(import_module(module))(*given, "--budget-usd", "1")
     assert done.code == 2 and f"the price of {server.spec} is not known" in done.out + done.err

@@ -153,6 +153,36 @@ def test_in_a_checkout_the_command_for_an_extra_installs_the_checkout(tmp_path):
     )
 
 
+CONSTRUCTION_GONE = (
+    "pip install 'sextant-construction @ file:///PATH' with the path of its wheel or "
+    "checkout/construction"
+)
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({"url": "file://{0}/a%20b", "dir_info": {}}, "pip install '{0}/a b/construction'"),
+        (
+            {"url": "https://example.org/s", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "pip install 'sextant-construction @ git+https://example.org/s@abc#subdirectory=construction'",
+        ),
+        ({"url": f"https://example.org/{WHEEL}", "archive_info": {}}, CONSTRUCTION_GONE),
+        ({"url": "file://{0}/a%20b/" + WHEEL, "archive_info": {}}, CONSTRUCTION_GONE),
+        ({}, CONSTRUCTION_GONE),
+    ],
+)
+def test_the_command_that_installs_construction_is_of_the_same_source(origin, command, tmp_path):
+    (tmp_path / "a b" / "construction").mkdir(parents=True)
+    (tmp_path / "a b" / WHEEL).touch()
+    (tmp_path / "a b" / "pyproject.toml").touch()
+    site = install(
+        tmp_path / "site", **json.loads(json.dumps(origin).replace("{0}", str(tmp_path)))
+    )
+    said = ask(site, "installation.tell_how_to_install('', installation.CONSTRUCTION)")
+    assert said.startswith(f"run {command.replace('{0}', str(tmp_path))} (Sextant is not")
+
+
 def test_a_page_is_named_by_its_path_in_a_checkout_and_by_the_command_that_prints_it_in_an_installation(
     tmp_path,
 ):

@@ -1,0 +1,4 @@
+"""Benchmarks made from a corpus: stages, checks, human review and release (`sextant build`).
+
+A distribution of its own over Sextant's core, which imports nothing of it.
+"""

@@ -1,0 +1,257 @@
+"""Make a benchmark of a corpus: `sextant build new FOLDER --recipe latent --corpus FILE`,
+then `run FOLDER`.
+
+Answers of a model are kept stage by stage, so `run` goes on from its end; docs/guide/build.md
+goes through it.
+"""
+
+import argparse
+import re
+import shlex
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sextant.evals.running.request import SharedRequest
+from sextant.tools import plugins
+from sextant.tools.errors import UsageError
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import (
+    Command,
+    CommandParser,
+    add_json_option,
+    positive,
+    print_command,
+    print_result,
+    run_and_leave,
+)
+from sextant.tools.platform.result_table import DefinitionList, show
+from sextant.tools.platform.terminal import first_sentence
+from sextant.tools.platform.waiting import announced
+from sextant.tools.plugins import list_names
+
+# Options of a run that a build has no use for: its recipe says what is asked of what.
+_WITHOUT = {
+    "program",
+    "task",
+    "data",
+    "columns",
+    "qrels",
+    "instruction",
+    "limit",
+    "retriever",
+    "parameters",
+    "k",
+}
+_BLANK = {"program": "sextant_construction.stages.stage_program:StageProgram", "task": "build"}
+# Commands with a file of their own: what is there has `add_options(parser)` and `command(arguments)`
+_ELSEWHERE = {
+    "review": (
+        "sextant_construction.human_review",
+        "write a page on which people judge, or take in their answers",
+    ),
+    "check": (
+        "sextant_construction.checks",
+        "check a finished benchmark, and say how far to trust it",
+    ),
+    "contamination": (
+        "sextant_construction.contamination",
+        "say what share of a task a model knows by heart",
+    ),
+}
+
+
+class _LateParser(CommandParser):
+    """A parser of a sub-command whose options are in a `module`, which is imported when the sub-command is called."""
+
+    def __init__(self, module: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, with those options."""
+        if self._module:
+            with announced("loading libraries"):
+                module = import_module(self._module)
+            self._module = ""
+            module.add_options(self)
+            self.set_defaults(do=module.command)
+        return super().parse_known_args(args, namespace)
+
+
+def parser() -> CommandParser:
+    """Return the command line."""
+    command_line = CommandParser(prog="sextant build", description="Make a benchmark of a corpus.")
+    commands = command_line.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_LateParser
+    )
+
+    purpose = "list the recipes"
+    listing = commands.add_parser("list", help=purpose, description=purpose)
+    listing.set_defaults(do=list_recipes)
+
+    purpose = "write a recipe with every default spelled out, to be edited"
+    writing = commands.add_parser("new", help=purpose, description=purpose)
+    writing.add_argument("folder", type=Path, metavar="FOLDER")
+    writing.add_argument(
+        "--recipe",
+        required=True,
+        metavar="NAME",
+        help="a name of sextant build list, FILE.py:NAME or package.module:NAME",
+    )
+    writing.add_argument(
+        "--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME"
+    )
+    _add_follow_links(writing)
+    purpose = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
+    form = "SECTION.KEY=VALUE"
+    writing.add_argument(
+        "--set",
+        type=cli_options.parse_name_value,
+        action="append",
+        default=[],
+        metavar=form,
+        help=purpose,
+    )
+    writing.set_defaults(do=new)
+
+    purpose = "make the benchmark; the same command goes on where it was ended"
+    running = commands.add_parser("run", help=purpose, description=purpose)
+    _add_folder(running, run)
+    running.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
+    running.add_argument(
+        "--dry-run", action="store_true", help="say what each stage will take; nothing is sent"
+    )
+    running.add_argument(
+        "--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it"
+    )
+    purpose = "a trial on N of the documents, in FOLDER/limit-N"
+    running.add_argument("--limit", type=positive, metavar="N", help=purpose)
+    _add_follow_links(running)
+    purpose = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
+    running.add_argument(
+        "--lm",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help=purpose,
+    )
+    cli_options.add_options(
+        running,
+        SharedRequest,
+        without={*_WITHOUT, "runs", "lm"},
+    )
+
+    purpose = "say how far a build is: what went in, came out and was dropped"
+    _add_folder(commands.add_parser("status", help=purpose, description=purpose), status)
+
+    for name, (module, purpose) in _ELSEWHERE.items():
+        commands.add_parser(name, help=purpose, description=purpose, module=module)
+    return command_line
+
+
+def _add_follow_links(sub_command: CommandParser) -> None:
+    help_text = "read what links out of the corpus' folder lead to, which is then released"
+    sub_command.add_argument("--follow-links", action="store_true", help=help_text)
+
+
+def _add_folder(sub_command: CommandParser, do: Command) -> None:
+    sub_command.add_argument("folder", type=Path, metavar="FOLDER")
+    add_json_option(sub_command)
+    sub_command.set_defaults(do=do)
+
+
+def list_recipes(arguments: argparse.Namespace) -> int:
+    """Print every recipe, with its purpose, and those of installed packages."""
+    items = []
+    with announced("loading recipes"):
+        from sextant_construction.recipe import RECIPES  # not for --help
+
+        for name, package in list_names(RECIPES, plugins.RECIPES).items():
+            purpose = package
+            if name in RECIPES:
+                module = import_module(RECIPES[name].partition(":")[0])
+                purpose = first_sentence(module.__doc__).partition(": ")[2]
+            items.append((name, purpose))
+    show([DefinitionList(items)])
+    return 0
+
+
+def new(arguments: argparse.Namespace) -> int:
+    """Write recipe.toml into a folder that has none."""
+    with announced("loading recipes"):
+        from sextant_construction import recipe  # not for --help
+
+        recipe_class = recipe.load_recipe_class(arguments.recipe)
+    path = arguments.folder / recipe.FILE
+    if path.exists():
+        raise UsageError(f"{path} is there; edit it, or choose another folder")
+    values = [("corpus.path", arguments.corpus)]
+    if arguments.follow_links:
+        values.append(("corpus.follow_links", "true"))
+    values += arguments.set
+    settings = recipe.change(recipe.change(recipe_class(), values).preset(), values)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    text = recipe.write_toml(recipe.portable_name(arguments.recipe), settings)
+    path.write_text(text, encoding="utf-8")
+    command = f"sextant build run {shlex.quote(str(arguments.folder))} --dry-run"
+    print_command(f"{path}: edit it, then", command)
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a build, or estimate it; print the funnel."""
+    with announced("loading libraries"):
+        from sextant_construction import run_recipe as running  # DSPy and NumPy: not for --help
+
+    models = dict[str, str]()  # by role or stage; "" is all others
+    for text in arguments.lm:
+        role, spec = (
+            cli_options.parse_name_value(text) if re.match(r"[a-z_]+=", text) else ("", text)
+        )
+        if models.setdefault(role, spec) != spec:
+            option = f"--lm {role}".strip()
+            raise UsageError(
+                f"{option} is given twice, as {models[role]!r} and as {spec!r}; give it once"
+            )
+    plain = models.pop("", None)
+    request = cli_options.from_options(SharedRequest, vars(arguments) | {"lm": plain, **_BLANK})
+    options = {
+        name: getattr(arguments, name)
+        for name in ("until", "dry_run", "cassette", "limit", "follow_links")
+    }
+    result = running.run(
+        arguments.folder,
+        request,
+        models,
+        **options,
+    )
+    print_result(result, running.render_build, as_json=arguments.json)
+    return 0
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print how far a build is."""
+    with announced("loading libraries"):
+        from sextant_construction import run_recipe as running  # DSPy and NumPy: not for --help
+
+    result = running.report_status(arguments.folder)
+    print_result(result, running.render_build, as_json=arguments.json)
+    return 0
+
+
+def make_task(folder: Path, corpus: Sequence[Path], queries: Path, qrels: Path) -> list[str]:
+    """Do `sextant tasks make`, as make_task.py."""
+    from sextant_construction import make_task as making  # NumPy: not for --help
+
+    return making.make_task(folder, corpus, queries, qrels)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the command that the arguments name."""
+    return int(arguments.do(arguments))
+
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)

@@ -1,0 +1,784 @@
+"""How far a finished benchmark can be trusted: figures about its queries, judgements and texts,
+each next to a bound.
+
+    sextant build check FOLDER_OR_TASK --retrievers dense --lm MODEL
+
+release.py has the rules that must hold; a figure here is worth a look, and breaks nothing.
+Searches and a verifier's answers are ordinary runs: the same command goes on with them.
+docs/guide/build.md explains the figures.
+"""
+
+import random
+import re
+from argparse import ArgumentTypeError
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
+
+from sextant.environments import task_card
+from sextant.environments.base import POOLED, EmptySplit, Environment, Grades
+from sextant.evals.judging import llm_judge
+from sextant.evals.run_descriptions import describe_task, model_name
+from sextant.evals.running import cost_estimate, evaluate
+from sextant.evals.running.request import Request
+from sextant.evals.running.resolve import check_prices
+from sextant.evals.scoring import scored_run
+from sextant.evals.scoring.metrics import measure_unjudged
+from sextant.evals.scoring.statistics import (
+    ALPHA,
+    Interval,
+    PairedTest,
+    estimate_mean,
+    run_tests,
+    subtract_columns,
+)
+from sextant.evals.scoring.text_similarity import compare
+from sextant.programs import FLOOR, VERIFIER
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST
+from sextant.tools import retrievers
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.models.model_spec import check_key
+from sextant.tools.platform import cli_options
+from sextant.tools.platform.cli import add_json_option, print_result
+from sextant.tools.platform.files import sextant_home
+from sextant.tools.platform.number_format import number, plural, queries
+from sextant.tools.platform.result_table import ResultTable, render_terminal
+from sextant.tools.platform.waiting import announced
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.retrievers.expressions import Expressions
+from sextant.tools.text import sentences
+from sextant_construction import condition_ladders, pool_comparison, recipe, release
+from sextant_construction.pipeline import stable_order
+
+NDCG = "nDCG@10"
+WIN = "Win"
+POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 5)
+TOP = 10  # documents of each system that a pool is made of
+PAIRS = 100  # that a second judge grades again
+ALIKE = 0.5  # similarity of queries
+# of a classifier: texts of a kind at most, folds, texts of a kind at least
+TEXTS = 2000
+FOLDS = 5
+LEAST = 10
+SHOWN = 20  # documents and queries that --json lists of a figure
+# Options of a run that a check sets itself.
+WITHOUT = {
+    "program",
+    "task",
+    "retriever",
+    "parameters",
+    "k",
+    "limit",
+    "query_ids",
+    "pool",
+    "compiled",
+    "prompts",
+    "cassette",
+    "again",
+    "metrics",
+    "instruction",
+    "shard",
+}
+
+
+class Threshold(NamedTuple):
+    """A figure's title and bound, and the sentence for a value on the wrong side of it."""
+
+    title: str
+    value: float
+    at: str  # "most" or "least"
+    wrong: str
+
+
+EASY = "the query's own words lead to what is wanted"
+BOUNDS = {
+    "recall": Threshold("R@10 of BM25", 0.5, "most", EASY),
+    "ndcg": Threshold("nDCG@10 of BM25", 0.5, "most", EASY),
+    "first": Threshold("first hits of BM25 that are relevant", 0.5, "most", EASY),
+    "win": Threshold(
+        "Win of BM25", 0.5, "least", "words lead astray: a sign of how the negatives were made"
+    ),
+    "gap": Threshold(
+        "V - R: verifier less best search", 0.1, "least", "ill-posed queries, or wrong judgements"
+    ),
+    "tau": Threshold(
+        "order of systems, one left out of the pool",
+        0.9,
+        "least",
+        "the order hangs on who was pooled",
+    ),
+    "change": Threshold(
+        "change of a mean, one left out of the pool", 0.02, "most", "figures hang on who was pooled"
+    ),
+    "judged": Threshold(
+        "least Judged@10 of a system", 0.5, "least", "much of a ranking was never looked at"
+    ),
+    "power": Threshold(
+        "smallest difference that is found", 0.1, "most", "too few queries for smaller ones"
+    ),
+    "twins": Threshold(
+        "equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"
+    ),
+    "alike": Threshold("queries that nearly repeat another", 0, "most", "they count twice"),
+    "across": Threshold(
+        "dev queries that nearly repeat a test query",
+        0,
+        "most",
+        "what is learnt on dev is tested on",
+    ),
+    "steps": Threshold(
+        "records not of one sentence a step", 0, "most", "conditions fail together, or none does"
+    ),
+    "foreign": Threshold(
+        "records asked for a number they lack", 0, "most", "a condition contradicts its document"
+    ),
+    "repeated": Threshold(
+        "records with a sentence twice", 0, "most", "where one is changed, the other still stands"
+    ),
+    "generator": Threshold(
+        "AUC of a classifier of words, length aside",
+        0.8,
+        "most",
+        "their wording gives positives away",
+    ),
+    "kappa": Threshold(
+        "kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"
+    ),
+}
+
+
+class CheckFigure(NamedTuple):
+    """A figure of a benchmark, or why there is none."""
+
+    name: str
+    value: Interval | float | None
+    says: str = ""
+    details: Any = None  # its parts, as JSON has them
+    floor: bool = False  # whether it may be better than this
+    further: Mapping[str, Any] = {}  # other figures that belong to it
+
+    def json(self, bounds: Mapping[str, float]) -> JsonObject:
+        """Return the figure next to its bound; `fine` is None if that cannot be told."""
+        title, usual, at, wrong = BOUNDS[self.name]
+        bound = bounds.get(self.name, usual)
+        value, low, high = (
+            self.value if isinstance(self.value, Interval) else (self.value, None, None)
+        )
+        fine = None
+        if value is not None:
+            fine = value <= bound if at == "most" else value >= bound
+        if self.floor and not fine:
+            fine = None
+        remarks = [wrong] if fine is False else []
+        if self.says:
+            remarks.append(self.says)
+        return {
+            "name": self.name,
+            "what": title,
+            "value": value,
+            "low": low,
+            "high": high,
+            "bound": bound,
+            "at": at,
+            "fine": fine,
+            "says": "; ".join(remarks),
+            "found": self.details,
+            **self.further,
+        }
+
+
+class CheckedBenchmark:
+    """A benchmark that is looked at, with the runs that this takes."""
+
+    def __init__(self, request: Request, names: Sequence[str]) -> None:
+        """`request` has the task, the verifier's model and the budget; `names` are retrievers, the first is BM25."""
+        self.names = names
+        self.environment: Environment = evaluate.load_task(request)[1]
+        self.judgements = self.environment.judgements[self.environment.headline]
+        self.compares = self.environment.metric.startswith(
+            (WIN, "Flip")
+        )  # documents; none is searched for
+        self.metric = WIN if self.compares else NDCG
+        self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
+
+    @property
+    def verifier(self) -> Request:
+        """The request of a verifier, who gets everything relevant, or each query's own pool."""
+        queries = self.environment.queries
+        documents = len(self.environment.documents)
+        pool = f"oracle:{min(POOL, documents)}({','.join(self.names)})"
+        all_pooled = all(query.candidates is not None for query in queries)
+        return replace(
+            self.request,
+            program=VERIFIER,
+            pool=None if all_pooled else pool,
+        )
+
+    @cached_property
+    def searches(self) -> dict[str, scored_run.ScoredRun]:
+        """A run of each retriever alone."""
+        return {
+            name: run(replace(self.request, retriever=name, lm="offline")) for name in self.names
+        }
+
+    def compare(
+        self, *pairs: tuple[scored_run.ScoredRun, scored_run.ScoredRun]
+    ) -> list[PairedTest]:
+        """Return how the runs of each pair differ: tests of a family."""
+        contrasts = []
+        for pair in pairs:
+            rows = scored_run.align_columns(*(run.columns[self.metric] for run in pair)).values()
+            before, after = zip(*rows, strict=True)
+            contrasts.append([subtract_columns(before, after)])
+        return run_tests(contrasts)
+
+
+def run(request: Request) -> scored_run.ScoredRun:
+    """Return an ordinary run, scored."""
+    result = evaluate.run_request(request)
+    if result.problem:
+        raise result.problem
+    return scored_run.read_scored_run(result.folder)
+
+
+def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield how far BM25 alone gets."""
+    named = {"win": WIN} if subject.compares else {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
+    for name, metric in named.items():
+        rows = scored_run.align_columns(next(iter(subject.searches.values())).columns[metric])
+        yield CheckFigure(name, estimate_mean([[value for [value] in rows.values()]]))
+
+
+def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield the gap between recognising and finding (OBLIQ-Bench, section 3)."""
+    if subject.compares:
+        yield CheckFigure("gap", None, "documents are compared, none is searched for")
+        return
+    verified = run(subject.verifier)
+    best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
+    details = {
+        "R": best.mean(NDCG),
+        "V": verified.mean(NDCG),
+        "retriever": best.retriever,
+        "lm": subject.request.lm,
+    }
+    floor = subject.request.lm == "offline"
+    [gap] = subject.compare((best, verified))
+    yield CheckFigure(
+        "gap",
+        Interval(*gap[:3]),
+        "a floor: offline counts words" * floor,
+        details | {"p": gap.p},
+        floor,
+    )
+
+
+def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield how much depends on who was pooled, by taking away the positives of each system alone.
+
+    After Zobel 1998.
+    """
+    judged = subject.environment.judgements
+    gold = subject.judgements.qrels
+    if POOLED not in judged or judged[POOLED] is subject.judgements:
+        yield CheckFigure("tau", None, "no judgements called pooled beside gold ones")
+        return
+    pool = llm_judge.build_judging_pool(
+        [run.path for run in subject.searches.values()], subject.request.task, TOP
+    )
+    pool = pool._replace(
+        release_grades={query_id: dict(gold.get(query_id, {})) for query_id in pool.release_grades}
+    )
+    scale = HIGHEST / max(
+        grade for grades_of_query in gold.values() for grade in grades_of_query.values()
+    )
+    ours = Grades()
+    for query_id, release_grades in pool.release_grades.items():  # in the grades of a judge
+        grades = judged[POOLED].qrels.get(query_id, {})
+        ours[query_id] = {
+            key: grade * scale for key, grade in grades.items() if key not in release_grades
+        }
+    rows = llm_judge.leave_one_system_out(pool, ours)
+    taus = [row["tau"] for row in rows if row["tau"] is not None]
+    yield CheckFigure(
+        "tau", min(taus, default=None), "" if taus else "all systems have one mean", rows
+    )
+    yield CheckFigure("change", max(row["change"] for row in rows))
+    shares = [
+        measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
+        for ranking in pool.rankings
+    ]
+    yield CheckFigure(
+        "judged",
+        min(shares),
+        details=dict(zip(subject.names, shares, strict=True)),
+    )
+
+
+def find_power(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield the difference that is found in 80 % of cases as the first of all pairs of systems, the largest of them."""
+    rows = subject.compare(*combinations(subject.searches.values(), 2))
+    differ = sum(row.p_holm < ALPHA for row in rows)
+    says = (
+        f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
+        if rows
+        else "it takes two --retrievers"
+    )
+    yield CheckFigure(
+        "power",
+        max((row.detectable for row in rows if row.detectable is not None), default=None),
+        says,
+    )
+
+
+def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
+    environment = subject.environment
+    twins = defaultdict[str, set[str]](set)
+    wrong = []
+    unit = subject.judgements.unit_of or str
+    first = environment.documents.repeats()
+    for doc_id, original in first.items():
+        twins[original] |= {original, doc_id}
+    wanted = {
+        query.query_id: subject.judgements.relevant(query.query_id) for query in environment.queries
+    }
+    for query in environment.queries:
+        grades = subject.judgements.qrels.get(query.query_id, {})
+        for doc_id, grade in wanted[query.query_id].items():
+            copies = twins[first.get(doc_id, doc_id)] - query.excluded
+            copies &= copies if query.candidates is None else query.candidates
+            lower = (
+                copy
+                for copy in sorted(copies)
+                if unit(copy) != unit(doc_id) and grades.get(copy, 0) < grade
+            )
+            wrong += [[query.query_id, doc_id, copy] for copy in lower]
+    yield CheckFigure(
+        "twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN]
+    )
+    alike = []
+    for position, row in enumerate(compare([query.text for query in environment.queries])):
+        query_id = environment.queries[position].query_id
+        # It is no repeat of itself; nor are the steps of one ladder.
+        row[
+            [
+                other_id == query_id or (subject.compares and relevant == wanted[query_id])
+                for other_id, relevant in wanted.items()
+            ]
+        ] = 0.0
+        alike += [query_id] * bool(row.max() >= ALIKE)
+    yield CheckFigure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
+
+
+def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield dev queries that nearly repeat a test query, whichever of the splits is looked at."""
+    try:
+        ours, theirs = (
+            evaluate.load_task(replace(subject.request, split=split))[1].queries
+            for split in ("dev", "test")
+        )
+    except EmptySplit:
+        yield CheckFigure("across", None, "there are no queries for dev")
+        return
+    repeats = []
+    rows = compare([query.text for query in ours], [query.text for query in theirs])
+    for query, row in zip(ours, rows, strict=True):
+        if row.max() >= ALIKE:
+            repeats.append(
+                [
+                    query.query_id,
+                    theirs[int(row.argmax())].query_id,
+                ]
+            )
+    says = f"similarity from {ALIKE:g}; {len(ours)} dev and {plural(len(theirs), 'test query', 'test queries')}"
+    yield CheckFigure("across", len(repeats), says, repeats[:SHOWN])
+
+
+def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield the defects of records of ever fewer conditions, as MultiConIR's."""
+    rows = condition_ladders.check_ladders(subject.environment)
+    named = {"steps": [row for row in rows if {*row.steps} != {1}]}
+    named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
+    for name, defective in named.items() if rows else ():
+        shown = [[row.doc_id, *getattr(row, name)] for row in defective]
+        yield CheckFigure(
+            name,
+            len(defective) / len(rows),
+            f"{len(defective)} of {plural(len(rows), 'record')}",
+            shown[:SHOWN],
+        )
+
+
+def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield how well a classifier of words tells texts of queries that it has not seen, length aside.
+
+    Kinds of text are often told by length alone, which says nothing of their wording. So the figure is over pairs of
+    texts of both kinds, of each of which as many words and pairs of words are seen (`match_lengths`). The figure over
+    all texts as they are, and the figure of length alone, stand next to it.
+    """
+    texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
+    ordered = stable_order(texts)
+    positives, distractors = (
+        [text for text in ordered if texts[text][0] is positive] for positive in (True, False)
+    )
+    chosen = [
+        *positives[:TEXTS],
+        *distractors[:TEXTS],
+    ]
+    if not _are_enough([texts[text] for text in chosen]):
+        yield CheckFigure(
+            "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
+        )
+        return
+    labels = [texts[text] for text in chosen]
+    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], labels)
+    length_alone = _measure_auc(_tell_lengths(), chosen, labels)
+    pairs = match_lengths(positives, distractors)[:TEXTS]
+    matched = [texts[text] for pair in pairs for text in pair]
+    value = None
+    if _are_enough(matched):
+        value = _measure_auc(
+            _tell_words(), [ngrams for pair in pairs for ngrams in _show_alike(*pair)], matched
+        )
+    says = "original from spoiled sentences" if subject.compares else "positives from distractors"
+    says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
+    says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
+    further = {
+        "all_texts": all_texts,
+        "length_alone": length_alone,
+        "pairs": len(pairs),
+    }
+    counts = [min(len(group), TEXTS) for group in (positives, distractors)]
+    yield CheckFigure("generator", value, says, counts, further=further)
+
+
+def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each text with the other text that is nearest in length, and in no other pair.
+
+    A text is in no pair if the nearest is more than twice as long, or less than half as long.
+    """
+    remaining = sorted((len(_list_ngrams(text)), text) for text in distractors)
+    pairs = []
+    for text in texts:
+        length = len(_list_ngrams(text))
+        after = bisect(remaining, (length, ""))
+        near = [position for position in (after - 1, after) if 0 <= position < len(remaining)]
+        if not near:
+            break
+        nearest = min(near, key=lambda position: abs(remaining[position][0] - length))
+        if max(length, remaining[nearest][0]) <= 2 * min(length, remaining[nearest][0]):
+            pairs.append(
+                (
+                    text,
+                    remaining.pop(nearest)[1],
+                )
+            )
+    return pairs
+
+
+def _show_alike(*pair: str) -> Iterator[list[str]]:
+    """Yield as many words and pairs of words of each text of a pair, drawn at random and the same at every call."""
+    ngram_lists = [_list_ngrams(text) for text in pair]
+    size = min(map(len, ngram_lists))
+    for text, ngrams in zip(pair, ngram_lists, strict=True):
+        yield random.Random(text).sample(ngrams, size)
+
+
+def _list_ngrams(text: str) -> list[str]:
+    words = re.findall(r"\w+", text.lower())
+    return words + [f"{first} {second}" for first, second in pairwise(words)]
+
+
+def _are_enough(examples: Sequence[tuple[bool, str]]) -> bool:
+    """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
+    kinds = [
+        [query_id for positive, query_id in examples if positive is label]
+        for label in (True, False)
+    ]
+    return min(map(len, kinds)) >= LEAST and len(set(kinds[0])) >= FOLDS
+
+
+def _measure_auc(
+    classifier: Any,
+    texts: Sequence[Any],
+    examples: Sequence[tuple[bool, str]],
+) -> float | None:
+    """Return the mean AUC of a classifier over folds; None if a fold has texts of a single kind."""
+    labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
+    folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
+    aucs = cross_val_score(
+        classifier, list(texts), labels, groups=groups, cv=folds, scoring="roc_auc"
+    )
+    return None if np.isnan(aucs).any() else float(aucs.mean())
+
+
+def _tell_words() -> Any:
+    """Return a classifier of texts that are given as lists of words and pairs of words."""
+    weights = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+    return make_pipeline(weights, LogisticRegression(max_iter=1000, class_weight="balanced"))
+
+
+def _tell_lengths() -> Any:
+    """Return a classifier that sees of a text how long it is, in words and characters, and nothing else."""
+    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
+    squares = PolynomialFeatures(2, include_bias=False)  # one kind may be of middling length
+    return make_pipeline(FunctionTransformer(_measure_lengths), StandardScaler(), squares, logistic)
+
+
+def _measure_lengths(texts: Sequence[str]) -> Any:
+    return np.log([[1 + len(_list_ngrams(text)), 1 + len(text)] for text in texts])
+
+
+def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
+    """Return sentence -> whether it is the original, and of which record.
+
+    Sentences are those that only one of two compared documents has.
+    """
+    labels = dict[str, tuple[bool, str]]()
+    for comparisons in environment.comparisons.values():
+        for comparison in comparisons:
+            better, worse = (
+                dict.fromkeys(sentences(environment.documents[key].text)) for key in comparison[1:]
+            )
+            for original, only in (
+                (True, better.keys() - worse.keys()),
+                (False, worse.keys() - better.keys()),
+            ):
+                labels |= {
+                    text: (original, comparisons[0].better) for text in only if text not in labels
+                }
+    return labels
+
+
+def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
+    """Return text -> whether it is relevant to a query, and to which query; of others, in whose
+    pool it is.
+    """
+    unit = environment.judgements[environment.headline].unit_of or str
+    labels = dict[str, tuple[bool, str]]()
+    wanted = dict[str, str]()
+    pools = dict[str, str]()
+    for query in environment.queries:
+        relevant = (
+            key
+            for judgement in environment.judgements.values()
+            for key in judgement.relevant(query.query_id)
+        )
+        wanted |= dict.fromkeys(relevant, query.query_id)
+        pools |= dict.fromkeys(query.candidates or (), query.query_id)
+    for document in environment.documents.stream():
+        query_id = wanted.get(document.doc_id) or wanted.get(unit(document.doc_id), "")
+        if query_id or not pools or document.doc_id in pools:
+            labels.setdefault(
+                document.text,
+                (
+                    bool(query_id),
+                    query_id or pools.get(document.doc_id, document.doc_id),
+                ),
+            )
+    return labels
+
+
+def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
+    """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
+    if subject.compares:
+        return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
+    request = replace(
+        subject.request, program="sextant.programs.llm_tasks.relevance_judge:Judge", lm=spec
+    )
+    runs = [run.path for run in subject.searches.values()]
+    agreement = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
+    return CheckFigure(
+        "kappa", agreement["kappa"], llm_judge.describe_agreement(agreement), agreement
+    )
+
+
+def check_benchmark(
+    request: Request,
+    names: Sequence[str],
+    judge: str = "",
+    bounds: Mapping[str, float] = {},
+) -> JsonObject:
+    """Return all figures of a benchmark, as --json prints them; `bounds` are those that differ from
+    the defaults.
+    """
+    subject = CheckedBenchmark(request, names)
+    kinds = (
+        find_ease,
+        find_gap,
+        find_pool_bias,
+        find_power,
+        find_repeats,
+        find_across,
+        find_ladders,
+        find_generator,
+    )
+    figures = [figure for find_figures in kinds for figure in find_figures(subject)] + (
+        [find_kappa(subject, judge)] if judge else []
+    )
+    return {
+        **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
+        "queries": len(subject.environment.queries),
+        "metric": subject.metric,
+        "lm": request.lm,
+        "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
+        "figures": [figure.json(bounds) for figure in figures],
+    }
+
+
+def render_checks(result: JsonMapping) -> str:
+    """Return the figures as a person reads them."""
+    rows = []
+    for row in result["figures"]:
+        value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
+        value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
+        sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
+        rows.append(
+            [
+                row["name"],
+                row["what"],
+                value,
+                f"{row['at']} {row['bound']:g}",
+                sign,
+                row["says"],
+            ]
+        )
+    systems = ", ".join(f"{name} {number(mean)}" for name, mean in result["systems"].items())
+    lines = [f"{describe_task(dict(result))}  {queries(result['queries'])}"]
+    lines += [f"{result['metric']}: {systems}; the verifier's model: {model_name(result['lm'])}"]
+    lines += [f"broken: {problem}" for problem in result["broken"]] or [
+        "everything holds that must"
+    ]
+    return render_terminal(
+        [
+            *lines,
+            ResultTable(
+                "",
+                ["", "figure", "value", "at", "is", "says"],
+                rows,
+                names=(0, 1, 3, 4, 5),
+            ),
+        ]
+    )
+
+
+def _bound(text: str) -> tuple[str, float]:
+    """An argument type: NAME=X, a bound of a figure."""
+    name, value = cli_options.parse_name_value(text)
+    if name not in BOUNDS:
+        raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
+    with suppress(ValueError):
+        return name, float(value)
+    raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
+
+
+def add_options(parser: Any) -> None:
+    """Add the options of `check` to a command line."""
+    add = parser.add_argument
+    add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
+    add(
+        "--retrievers",
+        default="",
+        metavar="SPECS",
+        help="systems to look with beside BM25, e.g. dense",
+    )
+    add(
+        "--judge",
+        default="",
+        metavar="SPEC",
+        help=f"a second judge, who grades {PAIRS} judged pairs again",
+    )
+    usual = ", ".join(f"{name}={threshold.value:g}" for name, threshold in BOUNDS.items())
+    add(
+        "--bound",
+        type=_bound,
+        action="append",
+        default=[],
+        metavar="NAME=X",
+        help=f"in place of {usual}; repeatable",
+    )
+    add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
+    add(
+        "--pools",
+        action="store_true",
+        help="only make its pools again, by BM25 and --retrievers, and compare them",
+    )
+    add_json_option(parser)
+    cli_options.add_options(parser, Request, without=WITHOUT)
+
+
+def command(arguments: Any) -> int:
+    """Look, print; exit code 3 if a rule that must hold is broken."""
+    path = Path(arguments.place)
+    folder = path.parent if path.name == release.RELEASE else path
+    built = (folder / release.RELEASE).is_dir()
+    if (path / recipe.FILE).exists() and not built:
+        raise UsageError(f"{path} has no release yet; sextant build run {path}")
+    task = str(folder / release.RELEASE) if built else arguments.place
+    runs = arguments.runs
+    if built and runs == Path("runs"):
+        # Not among the runs that are compared.
+        runs = folder / "checks"
+    options = {"program": FLOOR, "task": task, "runs": runs}
+    request = cli_options.from_options(Request, vars(arguments) | options)
+    expressions = ("bm25", *Expressions(arguments.retrievers).each())
+    specs = [retrievers.canonicalize(text) for text in expressions]
+    names = list(dict.fromkeys(map(str, specs)))
+    judges = [arguments.judge] if arguments.judge else []
+    check_prices(request, [request.lm, *judges], specs)
+    if judges and not (arguments.pools or arguments.dry_run):
+        check_key(arguments.judge, request.headers)
+    if arguments.pools:
+        _print_pools(request, names, as_json=arguments.json)
+        return 0
+    if arguments.dry_run:
+        forecast = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
+        print_result(forecast, cost_estimate.render_estimate, as_json=arguments.json)
+        return 0
+    broken = _find_broken(request, folder if built else None)
+    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound))
+    print_result(result | {"broken": broken}, render_checks, as_json=arguments.json)
+    return DataError.exit_code if broken else 0
+
+
+def _find_broken(request: Request, folder: Path | None) -> list[str]:
+    """Return the broken rules of the build in a folder, or of the request's task without one."""
+    if folder is None:
+        findings = task_card.run_checks(request.task, request.data)
+        return [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
+    # Of records that others made, a figure tells as much.
+    has_recipe = (folder / recipe.FILE).exists()
+    hooks = [condition_ladders.find_broken] if has_recipe else []
+    return release.check_release(folder, hooks)
+
+
+def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> None:
+    """Print the comparison of the released pools with pools made again."""
+    environment = evaluate.load_task(request)[1]
+    resources = evaluate.make_resources(request)
+    searchers = {}
+    for name in names:
+        with announced(f"opening {name}"):
+            searchers[name] = retrievers.build(
+                name,
+                environment.documents,
+                sextant_home(),
+                terms=resources,
+            )
+    rows = pool_comparison.compare_pools(environment, searchers)
+    render = partial(pool_comparison.render_pool_comparison, environment)
+    print_result(rows, render, as_json=as_json)

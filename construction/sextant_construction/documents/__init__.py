@@ -1,0 +1,149 @@
+"""Readers of common files: tables, and files of text, Markdown, HTML, XML, wikitext and PDF, as
+rows of Markdown.
+
+Each file is read as its name says, or all as one named form. A row of a table has the columns that
+the file has; a row of any other file has "id" (its path in the folder), "title" if the file says
+one, and "text". Nothing is fetched.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sextant.environments.folders import OUTSIDE, LeftOut, Listing, list_folder
+from sextant.environments.readers import files as tables
+from sextant.environments.readers import raw_files, table_files
+from sextant.environments.readers.raw_files import find_ending
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.platform.number_format import plural
+from sextant_construction.documents import pages
+from sextant_construction.documents.markup import XmlPaths
+from sextant_construction.documents.readers import (
+    TOO_MUCH_TEXT,
+    USUAL,
+    Leave,
+    Limits,
+    Readers,
+)
+from sextant_construction.documents.reading import PACKAGES
+
+# To add one: a row here, and its reader in a file of this folder, which reading.py names.
+FORMS = {
+    "table": (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"),
+    "text": (".txt", ".text"),
+    "markdown": (".md", ".markdown"),
+    "html": (".html", ".htm", ".xhtml"),
+    "pdf": (".pdf",),
+    "docx": (".docx",),
+    "wikitext": (".wiki", ".wikitext", ".mediawiki"),
+    "xml": (".xml",),
+}
+UNREADABLE = "files that cannot be read"
+OTHER_FORM = "files of another form, left out"
+_NAMED = 5  # links in a message
+
+
+def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
+    """Return the files to read: `path`, or those in it and below; and the files left out, with the
+    reasons.
+
+    Hidden files are left out without a word. Of a collection (corpus, queries, judgements), only
+    the corpus is read. Links out of a folder are left out unless `follow_links`.
+    """
+    if form and form not in FORMS:
+        raise UnknownName("form", form, FORMS)
+    if path.is_file():
+        return Listing([path])
+    if not path.is_dir():
+        raise DataError(f"there is no file or folder {path}")
+    wanted = FORMS[form] if form else sum(FORMS.values(), ())
+    inside, left_out = list_folder(path, follow_links=follow_links)
+    corpus = {
+        file
+        for file in table_files.find_tables(path).of_table.get("documents", ())
+        if find_ending(file) in FORMS["table"]
+    }
+    files = []
+    left_out_files = []
+    for file in inside:
+        if find_ending(file) in wanted and (file in corpus or not corpus):
+            files.append(file)
+        else:
+            left_out_files.append(LeftOut(file.relative_to(path).as_posix(), OTHER_FORM))
+    if not files:
+        links = say_links(left_out)
+        endings = f"{path} holds no file that is read (their names end in {', '.join(wanted)})"
+        raise DataError(f"{endings}; {links}" if links else endings)
+    return Listing(files, [*left_out, *left_out_files])
+
+
+def say_links(left_out: Sequence[LeftOut]) -> str:
+    """Return in a line the links out of a folder that are left out, and the remedy; ""
+    if none is.
+    """
+    outside = [file for file in left_out if file.reason == OUTSIDE]
+    if not outside:
+        return ""
+    named = ", ".join(f"{file.name} -> {file.evidence}" for file in outside[:_NAMED])
+    named += ", ..." if len(outside) > _NAMED else ""
+    links_are = plural(len(outside), "link out of the folder is", "links out of the folder are")
+    return f"{links_are} left out: {named}; --follow-links takes them"
+
+
+def read(
+    root: Path,
+    files: Sequence[Path],
+    form: str,
+    record: XmlPaths,
+    limits: Limits = USUAL,
+    leave: Leave | None = None,
+) -> tables.Rows:
+    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for damaged
+    data.
+
+    A file that is over the `limits`, or damaged and no table, is left out, of which `leave` is told:
+    its name, the reason, the evidence. Without `leave`, it is a DataError. Tables and plain texts are
+    read line by line, so no file of these stalls.
+    """
+    leave = leave or _refuse
+    forms = [_find_form(path, form) for path in files]
+    for name in sorted({*forms} & pages.NEEDED.keys()):
+        pages.check_installed(*pages.NEEDED[name])
+    with Readers(limits, leave, {form for form in forms if form in PACKAGES}) as readers:
+        for path, name in zip(files, forms, strict=True):
+            doc_id = path.relative_to(root).as_posix() if path != root else path.name
+            if name == "table":
+                yield from _read_table(path)
+                continue
+            try:
+                tables.read_id(doc_id, str(path))
+                if name in PACKAGES:
+                    yield from readers.read(path, name, doc_id, record)
+                else:
+                    text = pages.read_text(path, limits.text << 20)
+                    yield str(path), {"id": doc_id, **text}
+            except raw_files.TooLarge as error:
+                leave(doc_id, TOO_MUCH_TEXT, str(error))
+            except DataError as error:
+                leave(doc_id, UNREADABLE, str(error))
+
+
+def _find_form(path: Path, form: str) -> str:
+    name = form or next(
+        (name for name, endings in FORMS.items() if find_ending(path) in endings), ""
+    )
+    if not name:
+        raise UsageError(
+            f"{path}: its name does not say what it is; give its form, as corpus.form: {', '.join(FORMS)}"
+        )
+    return name
+
+
+def _refuse(name: str, reason: str, evidence: str) -> None:
+    raise DataError(f"{name} is one of {reason}{evidence and f' ({evidence})'}")
+
+
+def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if (ending := find_ending(path)) not in (".csv", ".tsv"):
+        return tables.read_rows([path])
+    return tables.read_headed(path, (), "\t" if ending == ".tsv" else tables.find_separator(path))

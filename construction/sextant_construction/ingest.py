@@ -1,0 +1,565 @@
+"""From files of people to documents: read, cleaned, and cut into pieces. Nothing is sent
+anywhere.
+
+A document is in memory at a time; of all of them, ids and groups. The result is kept in a folder,
+and opens at once while the files, the sections of the recipe and this code are the same.
+"""
+
+import heapq
+import json
+import math
+import re
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TextIO
+
+from sextant import environments
+from sextant.environments.base import Environment
+from sextant.environments.chunking import LIMIT, bert_tokens, chunks, sections
+from sextant.environments.folders import Listing
+from sextant.environments.readers import collections, obliq_layout
+from sextant.environments.readers import files as tables
+from sextant.tools.code_digest import collect_sources
+from sextant.tools.corpus import Corpus, StoredCorpus, digest_text, store
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.interrupts import check_interrupts
+from sextant.tools.platform.number_format import plural
+from sextant.tools.records import Document
+from sextant.tools.text import message_text
+from sextant_construction import documents as sources
+from sextant_construction import text_cleaning as cleaning
+from sextant_construction.documents.markup import XmlPaths
+from sextant_construction.documents.pages import need
+from sextant_construction.documents.readers import Limits
+from sextant_construction.row_joining import JoinColumns, Row, join_rows
+from sextant_construction.text_cleaning import CleanSettings, clean_text, compile_pattern
+from sextant_construction.types import BuildSource
+
+Cut = Literal["", "turns", "snippets", "chunks", "sections"]
+TASK = "task:"
+DROPPED = (
+    "dropped.jsonl"  # beside the documents: a line [id, reason, evidence] for each that is left out
+)
+_NAMED = 5  # files in a message
+_CONVERSATIONS = (
+    "conversation",
+    "conversations",
+    "messages",
+)  # columns that hold lists of messages
+_SPEAKER = (
+    r"^(?:\[\w+\]:|(?:Mr|Ms|Mrs|Miss|Dr|Senator|Representative|(?:The )?Chair(?:man|woman)?)\b\.? "
+    r"?[^.:\n]{0,40}[.:])"
+)
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """Where the documents are, and which of them are taken. A column of XML is a path in the record."""
+
+    path: Annotated[str, "file, folder of files, or task (task:obliq/twitter)"] = ""
+    data: Annotated[str, "of a task: mini, full or a folder; empty: full where that is fetched"] = (
+        ""
+    )
+    form: Annotated[
+        str,
+        "table, text, markdown, html, pdf, docx, wikitext or xml; empty: as the files' names say",
+    ] = ""
+    id: Annotated[str, "column of the id; empty: a usual one, or else a digest of the text"] = ""
+    text: Annotated[
+        str, "column of the text, or of a list of {role, content}; empty: a usual one"
+    ] = ""
+    title: Annotated[str, "column of the title, where there is one"] = "title"
+    group: Annotated[
+        str, "column of what a document is part of: its post, debate, record or author"
+    ] = ""
+    join: Annotated[
+        str, "column whose rows of one value become a document; empty: a row is a document"
+    ] = ""
+    headings: Annotated[
+        tuple[str, ...], "join: columns of the headings above a row's text, from the top"
+    ] = ()
+    heading_mark: Annotated[
+        str, "join: what stands between headings in a column; empty: a column has one"
+    ] = ""
+    private: Annotated[
+        tuple[str, ...], "columns that are kept beside the build, and never released"
+    ] = ()
+    record: Annotated[
+        str, "of XML: element that is a document; empty: a file is one (of a wiki's dump, a page)"
+    ] = ""
+    sections: Annotated[dict[str, str], "of XML: path by heading; none: all text"] = field(
+        default_factory=dict
+    )
+    language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = (
+        ""
+    )
+    pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
+    sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
+    file_seconds: Annotated[
+        int, "of HTML, XML, wikitext, PDF: seconds of a core that a document may take to read"
+    ] = 60
+    file_memory: Annotated[
+        int, "MiB of memory that it may take; over a limit, it is left out and named"
+    ] = 2048
+    file_text: Annotated[int, "MiB of text that it may have"] = 64
+    follow_links: Annotated[
+        bool, "whether links out of the folder are read, and what they lead to is released"
+    ] = False
+
+
+@dataclass(frozen=True)
+class CutSettings:
+    """How documents are cut into the pieces that are searched; a document's pieces have it as their parent."""
+
+    by: Annotated[
+        Cut, "turns (of speakers), snippets, chunks, sections (of Markdown); empty: they stay whole"
+    ] = ""
+    speaker: Annotated[str, "turns: regular expression of what begins one"] = _SPEAKER
+    words: Annotated[int, "snippets: words after which one ends, with its paragraph"] = 350
+    tokens: Annotated[
+        int, "chunks: BERT tokens, headings included, of one that is not a single block"
+    ] = LIMIT
+    min_chars: Annotated[
+        int, "characters that a piece, or a whole document, has at least; others are left out"
+    ] = 1
+    max_chars: Annotated[int, "characters that it has at most; 0: any number"] = 0
+
+
+class PrivateTexts(Mapping[str, Mapping[str, str]]):
+    """doc_id -> field -> text that is never released: on disk, a row a document that was read."""
+
+    def __init__(self, rows: Corpus, documents: Corpus) -> None:
+        self._rows = rows
+        self._documents = documents if len(rows) else Corpus(())
+
+    def __getitem__(self, doc_id: str) -> Mapping[str, str]:
+        texts: dict[str, str] = disk.loads(
+            self._rows[self._documents[doc_id].parent or doc_id].text
+        )
+        return texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+
+def load_source(task: str, data: str, split: str = "all") -> Environment:
+    """Return a task that a build is made of, in ids of its release, which files and patterns name.
+
+    `data` as in the recipe. Its `opaque_ids` say whether programs see others.
+    """
+    environment = environments.load(task, data or None, split)
+    released = environment.released
+    return replace(released, opaque_ids=True) if released else environment
+
+
+def ingest(
+    corpus: CorpusSettings, clean: CleanSettings, cut: CutSettings, home: Path
+) -> BuildSource:
+    """Return the documents that `corpus` names, cleaned and cut.
+
+    They are kept in `home`, a folder for this corpus of this build alone: outdated results there are removed.
+    UsageError for a value that no section can have, DataError for data that is missing or damaged.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    job = _Ingestion(corpus, clean, cut)
+    made_of = [
+        asdict(corpus),
+        asdict(clean),
+        asdict(cut),
+        job.identify(home),
+        collect_sources([__name__]).digest(),
+    ]
+    path = home / digest_id(disk.dumps(made_of))
+    if not path.is_dir():
+        with disk.temporary_sibling(path, disk.PRIVATE, folder=True) as draft:
+            job.write(draft)
+            draft.rename(path)
+        for outdated in home.glob("[!.]*"):
+            if outdated != path:
+                shutil.rmtree(outdated, ignore_errors=True)
+    documents = StoredCorpus(path / "documents")
+    private = PrivateTexts(StoredCorpus(path / "private"), documents)
+    facts = disk.loads((path / "known.json").read_bytes())
+    return BuildSource(
+        documents,
+        private=private,
+        dropped=path / DROPPED,
+        **facts,
+    )
+
+
+def digest_id(doc_id: str) -> str:
+    """Return the id that a document, or a group, has if `hash_ids` is set: 16 hex digits."""
+    return digest_text(doc_id).hex()[:16]
+
+
+def name_piece(document: Document, number: int, separator: str) -> str:
+    """Return the id of a piece of a document: "ID:0"; of a passage, whose parent the id has to go on naming, "ID.0"."""
+    return f"{document.doc_id}{_joint(separator) if document.parent else separator}{number}"
+
+
+def origin_of(doc_id: str, cut: CutSettings, separator: str) -> str:
+    """Return the id of the document, or passage, that a document of a build was cut from; its own if it was not cut."""
+    ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
+    match = re.fullmatch(f"(.+){ends}", doc_id, re.DOTALL) if cut.by else None
+    return match[1] if match else doc_id
+
+
+def _joint(separator: str) -> str:
+    return "." if "." not in separator else "/"
+
+
+class CorpusRow(NamedTuple):
+    """A document as it was read; its id is "" if none is given."""
+
+    location: str  # for messages: the file and line, or the task and document
+    document: Document
+    group: str
+    private: dict[str, str]  # column -> text
+
+
+class _Ingestion:
+    """A reading of a corpus: its rows, and the facts about them so far."""
+
+    def __init__(self, corpus: CorpusSettings, clean: CleanSettings, cut: CutSettings) -> None:
+        self.corpus = corpus
+        self.clean = clean
+        self.cut = cut
+        self.counts = Counter[str]()
+        self.groups = dict[str, str]()
+        self.findings = cleaning.TextWarnings()
+        task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
+        self.task = load_source(task, corpus.data) if task else None
+        # Where a task judges parents of passages, ids go on naming these in the task's own way.
+        self.separator = (
+            self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
+        )
+        self.root = disk.expand_user_path(corpus.path) if not task else Path()
+        self.files = Listing([])
+        if not task:
+            self.files = sources.list_files(
+                self.root, corpus.form, follow_links=corpus.follow_links
+            )
+        self.over_limits = list[str]()  # files that are left out, with the limit
+        self._dropped: TextIO | None = None  # once the folder is there
+        self.wanted = compile_pattern(corpus.pattern)
+        self.classify = need("py3langid", "languages").classify if corpus.language else None
+
+    def identify(self, home: Path) -> list[str]:
+        """Return the contents of the corpus, as digests."""
+        if self.task:
+            return [self.task.documents.fingerprint]
+        names = [path.relative_to(self.root).as_posix() for path in self.files.files]
+        left_out = [disk.dumps(entry) for entry in self.files.left_out]
+        return [
+            *names,
+            *left_out,
+            *obliq_layout.hash_files(home / ".digests.json", self.files.files),
+        ]
+
+    def write(self, folder: Path) -> None:
+        """Write the folders `documents` and `private`, known.json, and dropped.jsonl."""
+        aside = folder / "private.jsonl"
+        raw = folder / "raw"
+        with (folder / DROPPED).open("w", encoding="utf-8") as self._dropped:
+            for entry in self.files.left_out:
+                self._leave(*entry)
+            with aside.open("w", encoding="utf-8") as file:
+                store(self._read(file), raw)
+            store(
+                (Document(*disk.loads(line)) for line in disk.iter_lines(aside)), folder / "private"
+            )
+            aside.unlink()
+            read = StoredCorpus(raw)
+            chosen = set(
+                heapq.nsmallest(
+                    self.corpus.sample or len(read),
+                    read,
+                    key=lambda doc_id: (digest_id(doc_id), doc_id),
+                )
+            )
+            store(self._cut(read, chosen), folder / "documents")
+            shutil.rmtree(raw)
+        documents = StoredCorpus(folder / "documents")
+        said = (sources.say_links(self.files.left_out), self._say_over_limits())
+        warnings = list(filter(None, said))
+        if not documents:
+            left_out = json.dumps(self.counts)
+            raise DataError(
+                "; ".join(
+                    [
+                        f"no document of {self.corpus.path} is left: {left_out}",
+                        *warnings,
+                    ]
+                )
+            )
+        facts = {
+            "group": {
+                doc_id: group for doc_id, group in self.groups.items() if doc_id in documents
+            },
+            "counts": self.counts,
+            "twins": cleaning.find_duplicates(documents, self.clean.near),
+            "warnings": [*warnings, *self.findings.say()],
+            "separator": self.separator,
+            "opaque_ids": bool(self.task and self.task.opaque_ids),
+        }
+        (folder / "known.json").write_text(disk.dumps(facts), encoding="utf-8")
+
+    def _leave(self, name: str, reason: str, evidence: str = "") -> None:
+        """Note an item that is left out: a line of dropped.jsonl."""
+        self.counts[reason] += 1
+        assert self._dropped
+        self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
+
+    def _leave_file(self, name: str, reason: str, evidence: str) -> None:
+        """Note a file that is over a limit."""
+        self._leave(name, reason, evidence)
+        self.over_limits.append(f"{name} ({evidence})" if evidence else name)
+
+    def _say_over_limits(self) -> str:
+        """Return in a line which files, or documents of files, were over a limit; "" if none was."""
+        if not self.over_limits:
+            return ""
+        named = ", ".join(self.over_limits[:_NAMED]) + (
+            ", ..." if len(self.over_limits) > _NAMED else ""
+        )
+        count = plural(len(self.over_limits), "file or document is", "files or documents are")
+        return f"{count} left out, damaged or over corpus.file_seconds, file_memory or file_text: {named}"
+
+    def _read(self, aside: TextIO) -> Iterator[Document]:
+        """Yield the documents that the filters let through; `aside` takes the private texts of each."""
+        ids = Counter[str]()
+        digests = dict[str, bytes]()  # of the texts that came with ids
+        for location, document, group, private in self._rows():
+            check_interrupts()
+            doc_id = document.doc_id or digest_id(document.text)
+            ids[doc_id] += 1
+            reason = self._refuse(document.text)
+            if not document.doc_id and ids[doc_id] > 1:
+                doc_id = f"{doc_id}-{ids[doc_id]}"
+            elif document.doc_id:
+                digest = digest_text(f"{document.title}\n{document.text}")
+                if digests.setdefault(doc_id, digest) != digest:
+                    raise DataError(
+                        f"{location}: the id {doc_id!r} was there before, with another text; mend one "
+                        f"of them, or name another column of ids as corpus.id"
+                    )
+                reason = "documents that are there again" if ids[doc_id] > 1 else reason
+            if reason:
+                self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
+                continue
+            if self.clean.hash_ids:
+                parent, group = (name and digest_id(name) for name in (document.parent, group))
+                doc_id = f"{parent}:{digest_id(doc_id)}" if parent else digest_id(doc_id)
+                document = replace(document, parent=parent)
+            if group:
+                self.groups[doc_id] = group
+            if private:
+                aside.write(disk.dumps([doc_id, disk.dumps(private)]) + "\n")
+                released_text = f"{document.title}\n{document.text}"
+                repeated = sum(len(text) > 3 and text in released_text for text in private.values())
+                self.findings.add("private texts that also stand in the text", repeated, doc_id)
+            yield replace(document, doc_id=doc_id)
+
+    def _rows(self) -> Iterator[CorpusRow]:
+        """Yield everything there is, from a task or from files."""
+        return self._task_rows(self.task) if self.task else self._file_rows()
+
+    def _task_rows(self, task: Environment) -> Iterator[CorpusRow]:
+        judgements = task.judgements[task.headline]
+        # Passages that are judged themselves are documents like others: their pieces have them
+        # as parents.
+        unit_of = judgements.unit_of if task.max_p and judgements.unit_of else str
+        for original in task.documents.stream():
+            parent = unit_of(original.doc_id)
+            document = replace(original, parent="" if parent == original.doc_id else parent)
+            location = f"{self.corpus.path}, {original.doc_id}"
+            yield CorpusRow(location, document, "", {})
+
+    def _file_rows(self) -> Iterator[CorpusRow]:
+        names = self.corpus
+        columns = (
+            names.id,
+            names.text,
+            names.title,
+            names.group,
+            *names.private,
+        )
+        if released := {names.text, names.title} & {*names.private} - {""}:
+            raise UsageError(
+                f"private: {min(released)!r} is the text or the title, which are released"
+            )
+        limits = Limits(names.file_seconds, names.file_memory, names.file_text)
+        if min(limits) < 1:
+            raise UsageError(
+                "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
+            )
+        columns = (*columns, names.join, *names.headings)
+        fields = tuple(column for column in columns if column)
+        record = XmlPaths(names.record, names.sections, fields)
+        rows = sources.read(
+            self.root,
+            self.files.files,
+            names.form,
+            record,
+            limits,
+            self._leave_file,
+        )
+        if names.join:
+            rows = self._join(rows)
+        for location, row in rows:
+            yield self._parse(location, row)
+
+    def _join(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the documents that rows become together."""
+        names = self.corpus
+        if names.private:
+            raise UsageError("corpus.join goes with no corpus.private: name one of them")
+        columns = JoinColumns(
+            names.join,
+            names.text or collections.TEXTS[0],
+            names.title or "title",
+            names.headings,
+            names.heading_mark,
+        )
+        id_column = names.id or collections.IDS[0]
+        return join_rows(rows, columns, id_column)
+
+    def _parse(self, location: str, row: dict[str, Any]) -> CorpusRow:
+        """Return a row of a file by the columns that the recipe names, or the usual columns."""
+        names = self.corpus
+
+        def read_text(*columns: str) -> str:
+            return _write_text(tables.pick_column(location, row, *columns), location)
+
+        id_columns = [column for column in collections.IDS if column in row]
+        if names.id:
+            id_columns = [names.id]
+        doc_id = ""
+        if id_columns:
+            cell = tables.pick_column(location, row, *id_columns)
+            doc_id = tables.read_id(cell, location)
+        text_columns = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
+        if not names.text and not row.keys() & {*text_columns}:
+            has = ", ".join(map(tables.abbreviate, row))
+            raise DataError(
+                f"{location}: no column is called as texts usually are; name it as corpus.text: {has:.300}"
+            )
+        text = read_text(*text_columns)
+        title = tables.check_text(
+            row.get(names.title),
+            location,
+            names.title,
+            optional=True,
+        )
+        group = read_text(names.group) if names.group else ""
+        private = {column: read_text(column) for column in names.private}
+        return CorpusRow(location, Document(doc_id, text, title), group, private)
+
+    def _refuse(self, text: str) -> str:
+        """Return the reason to leave a document out; "" if it stays."""
+        if not text.strip():
+            return "documents without a text"
+        if not self.wanted.search(text):
+            return "documents that `pattern` leaves out"
+        if self.classify and self.classify(text[:2000])[0] != self.corpus.language:
+            return f"documents in another language than {self.corpus.language}"
+        return ""
+
+    def _cut(self, read: Corpus, chosen: Collection[str]) -> Iterator[Document]:
+        """Yield the chosen documents, cleaned, or the pieces that they are cut into."""
+        repeated = cleaning.find_boilerplate(read, self.clean.boilerplate)
+        for document in read.stream():
+            check_interrupts()
+            if document.doc_id not in chosen:
+                self._leave(document.doc_id, "documents outside the sample")
+                continue
+            text = clean_text(document.text, self.clean, repeated)
+            title = clean_text(document.title, self.clean)
+            cleaned = replace(document, text=text, title=title)
+            cut = (
+                sum(cleaning.digest_line(line) in repeated for line in document.text.splitlines())
+                if repeated
+                else 0
+            )
+            self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
+            pieces = [cleaned]
+            if self.cut.by and text:
+                parent = document.parent or document.doc_id
+                pieces = [
+                    Document(
+                        name_piece(document, number, self.separator), piece_text, title, parent
+                    )
+                    for number, piece_text in enumerate(cut_text(text, self.cut))
+                ]
+                group = self.groups.pop(document.doc_id, parent)
+                self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
+            for piece in pieces:
+                if (
+                    max(1, self.cut.min_chars)
+                    <= len(piece.text)
+                    <= (self.cut.max_chars or math.inf)
+                ):
+                    self.findings.look_at(piece)
+                    yield piece
+                else:
+                    self._leave(
+                        piece.doc_id,
+                        "texts that are too short or too long",
+                        f"{plural(len(piece.text), 'character')}",
+                    )
+
+
+def _write_text(value: Any, location: str) -> str:
+    """Return a cell as text; of a list of messages, a line "[Role]: text" each."""
+    if isinstance(value, list) and value and all(isinstance(message, dict) for message in value):
+        try:
+            messages = [
+                (
+                    message.get("role") or message["from"],
+                    message_text(message) or message.get("value", ""),
+                )
+                for message in value
+            ]
+            value = "\n".join(f"[{role.title()}]: {text}" for role, text in messages)
+        except (AttributeError, KeyError, TypeError):
+            raise DataError(
+                f"{location}: not every message of the conversation is {{role, content}}"
+            ) from None
+    elif value is not None and not isinstance(value, str):
+        value = disk.dumps(value)
+    return tables.check_text(value, location, optional=True)
+
+
+def cut_text(text: str, cut: CutSettings) -> list[str]:
+    """Return the pieces of a document, in order; none is empty."""
+    if cut.by == "chunks":
+        return chunks(text, bert_tokens(), cut.tokens)
+    if cut.by == "sections":
+        return sections(text)
+    if cut.by == "turns":
+        starts = [
+            0,
+            *(match.start() for match in compile_pattern(cut.speaker).finditer(text)),
+            len(text),
+        ]
+        return [piece for start, end in pairwise(starts) if (piece := text[start:end].strip())]
+    pieces = [""]
+    words = 0
+    for paragraph in filter(str.strip, re.split(r"\n\s*\n", text)):
+        pieces[-1] = f"{pieces[-1]}\n\n{paragraph}".strip("\n")
+        words += len(paragraph.split())
+        if words >= cut.words:
+            pieces = [*pieces, ""]
+            words = 0
+    if 0 < words < cut.words / 2 and len(pieces) > 1:  # too little for a snippet of its own
+        pieces[-2:] = ["\n\n".join(pieces[-2:])]
+    return [piece for piece in pieces if piece]

@@ -1,0 +1,580 @@
+"""The recipe `latent`: documents that share an unstated trait, and queries that ask for it.
+
+OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 4, appendices D.1 to
+D.3): stages find who carries an attribute, and which; equal attributes get one label; each group is
+validated, gets a query, and every pair is graded again. Documents that are removed on the way stay
+in the corpus, as near misses. docs/decisions/building.md says how this differs from the paper.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Annotated, Any, NamedTuple, Self
+
+from sextant.environments.base import Grades
+from sextant.evals.scoring.text_similarity import jaccard
+from sextant.tools.errors import DataError
+from sextant.tools.lenses import get_lens
+from sextant.tools.records import Query
+from sextant.tools.text import content_words
+from sextant_construction import pool_judging, queries
+from sextant_construction.human_review import Item
+from sextant_construction.pipeline import (
+    BuildPipeline,
+    nearest_texts,
+    overlapping_slices,
+    stable_order,
+)
+from sextant_construction.recipe import Recipe
+from sextant_construction.types import Benchmark, StageInput
+
+# Characters of a member that a validator is shown next to its attribute.
+BEGINNING = 300
+# Members that the parts of a large group share, so that they are judged by the same majority.
+OVERLAP = 8
+# Calls that are made at a time if each should know the labels of those before it.
+WAVE = 8
+# Share of a group from which on, once removed, nothing says that the remaining members have one
+# point.
+PARTIAL = 0.3
+
+
+@dataclass(frozen=True)
+class AttributeSettings:
+    """A trait that documents share without stating it."""
+
+    lens: Annotated[
+        str, "stance, failure or proof: wordings for all of this; empty where they are your own"
+    ] = ""
+    attribute: Annotated[str, "what is to be written down of a document"] = ""
+    further: Annotated[dict[str, str], "what else is to be written down, by name"] = field(
+        default_factory=dict
+    )
+    private: Annotated[list[str], "private fields of documents that are shown beside the text"] = (
+        field(default_factory=list)
+    )
+
+
+@dataclass(frozen=True)
+class ScreenSettings:
+    """Which documents may be relevant; the others stay in the corpus as distractors."""
+
+    kinds: Annotated[
+        dict[str, str], "names of kinds, and what belongs to each; without any, all are read"
+    ] = field(default_factory=dict)
+    eligible: Annotated[list[str], "the kinds that may be relevant"] = field(default_factory=list)
+    batch: Annotated[int, "documents in a call"] = 15
+
+
+@dataclass(frozen=True)
+class ExtractSettings:
+    """Writing down the attribute."""
+
+    batch: Annotated[int, "documents in a call; 1 for long ones"] = 15
+    chars: Annotated[int, "characters of each document that are read; 0 all"] = 0
+    label_words: Annotated[str, "how many words a label has"] = "three to eight"
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """Giving equal attributes the same label."""
+
+    relabel: Annotated[
+        bool, "label the descriptions anew, beside labels in use; else the labels they came with"
+    ] = True
+    batch: Annotated[int, "descriptions in a call that labels"] = 80
+    labels: Annotated[int, "labels in a call that collapses"] = 150
+    rounds: Annotated[int, "how often labels are collapsed at most"] = 3
+    enough: Annotated[float, "share of labels that change, under which rounds end"] = 0.02
+    merge: Annotated[
+        int, "groups in a call that merges what is worded differently; 0 leaves that out"
+    ] = 8
+    validate: Annotated[int, "members in a call that validates a group; 0 leaves that out"] = 40
+
+
+@dataclass(frozen=True)
+class LatentRecipe(Recipe):
+    """The sections of the recipe."""
+
+    attribute: AttributeSettings = field(default_factory=AttributeSettings)
+    screen: ScreenSettings = field(default_factory=ScreenSettings)
+    extract: ExtractSettings = field(default_factory=ExtractSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
+    write: queries.WriteSettings = field(default_factory=queries.WriteSettings)
+    judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
+    pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
+
+    def preset(self) -> Self:
+        """Return the recipe with the values of the paper's task that has its lens, if any."""
+        sections = PRESETS.get(self.attribute.lens, {})
+        changed = {
+            name: replace(getattr(self, name), **values) for name, values in sections.items()
+        }
+        return replace(self, **changed)
+
+
+# What the paper's tasks have in place of the defaults, by lens and section: `new` writes it into
+# recipe.toml.
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    # Section 4 and appendix D.1
+    "stance": {
+        "screen": {
+            "kinds": {
+                "implied": "it takes a position that it does not state",
+                "stated": "it states its position or feeling outright",
+                "news": "it reports or passes on news",
+            },
+            "eligible": ["implied"],
+        },
+        "group": {"merge": 0, "validate": 0},
+        "write": {"words": [10, 15]},
+    },
+    # Appendix D.2: a conversation a call, whose labels are collapsed as they are
+    "failure": {
+        "extract": {"batch": 1},
+        "group": {"relabel": False, "merge": 0, "validate": 0},
+        "write": {"style": "a researcher's: Find conversations where the AI ..."},
+    },
+    # Appendix D.3.1: six fields, of which the attribute and its label are two
+    "proof": {
+        "attribute": {
+            "further": {
+                "skeleton": (
+                    "the outline of the proof, in no words of its field: count pairs in two ways, "
+                    "compare the sums; or: take the smallest counterexample, make a smaller one"
+                ),
+                "insight": "in a sentence, the observation that unlocks the problem",
+                "family": (
+                    "algebra, combinatorics, geometry, number theory, real analysis, linear "
+                    "algebra, probability or game theory"
+                ),
+                "difficulty": "easy, medium or hard",
+            },
+            "private": ["solution"],
+        },
+        "extract": {"batch": 1, "label_words": "at most twenty"},
+        "group": {"relabel": False},
+        "write": {"of": "member"},
+    },
+}
+
+
+class AttributeNote(NamedTuple):
+    """The attribute of a document, in words, and its label."""
+
+    attribute: str
+    label: str
+
+
+Notes = Mapping[str, AttributeNote]  # by doc_id
+Groups = dict[str, list[str]]  # label -> documents, in the order of `stable_order`
+
+
+def build_benchmark(build: BuildPipeline) -> Benchmark:
+    """Go through the stages. DataError, with the stage, if nothing is left."""
+    recipe: LatentRecipe = build.recipe
+    lens = recipe.attribute.lens
+    wording = recipe.attribute.attribute or get_lens(lens).annotate
+    if not wording:
+        raise DataError(
+            "recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share"
+        )
+    notes = _extract(build, wording, _screen(build, wording))
+    build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
+    groups = _collapse(build, notes, _label(build, notes))
+    valid, near = _validate(build, notes, _merge(build, notes, groups))
+    groups = _select_groups(build, valid)
+    build.limit_queries(len(groups))
+
+    drafts = []
+    for label, members in groups.items():
+        descriptions = [notes[doc_id].attribute for doc_id in members]
+        drafts.append(queries.QueryDraft(label, members, descriptions))
+    written = queries.write(build, recipe.write, drafts)
+    gold = _grade_groups(build, notes, near, written)
+    accepted = [(query, draft) for query, draft in written if query.query_id in gold]
+    accepted_queries = [query for query, _ in accepted]
+    judgements = {"gold": gold}
+    judgements |= pool_judging.pool(build, lens, accepted_queries, gold)
+    provenance = [
+        {"query_id": query.query_id, "label": draft.label, "members": draft.members}
+        for query, draft in accepted
+    ]
+    return build.finish(
+        accepted_queries,
+        judgements,
+        provenance,
+        lens=lens,
+        attribute=_word_for_index(recipe.attribute.attribute),
+    )
+
+
+def _grade_groups(
+    build: BuildPipeline,
+    notes: Notes,
+    near: Groups,
+    written: Sequence[tuple[Query, queries.QueryDraft]],
+) -> Grades:
+    """Return the grades of each query's group, of its near misses and of documents described alike.
+
+    A document may share the points of two groups, and has one label: so documents outside of the
+    group are graded, too.
+    """
+    recipe: LatentRecipe = build.recipe
+    find_nearest = nearest_texts({doc_id: note.attribute for doc_id, note in notes.items()})
+    requests = []
+    for query, draft in written:
+        nearest = find_nearest(draft.describe(), recipe.judge.near + len(draft.members))
+        outside = [doc_id for doc_id in nearest if doc_id not in draft.members]
+        members = [member for member in draft.members if member not in query.excluded]
+        candidates = dict.fromkeys(
+            (
+                *members,
+                *near.get(draft.label, ()),
+                *outside[: recipe.judge.near],
+            )
+        )
+        request = pool_judging.GradingRequest(
+            query,
+            list(candidates),
+            members=members,
+        )
+        requests.append(request)
+    return pool_judging.regrade(build, recipe.attribute.lens, requests)
+
+
+def _word_for_index(attribute: str) -> str:
+    """Return an attribute's own wording as the retriever `get_lens` takes it.
+
+    That is one line of more than one word, without `"`: it stands in that retriever's name, in
+    "...", and a single word there is the name of a lens.
+    """
+    wording = " ".join(attribute.replace('"', "'").split())
+    if wording and " " not in wording:
+        return f"what to write down: {wording}"
+    return wording
+
+
+def _screen(build: BuildPipeline, wording: str) -> list[str]:
+    """Return the documents that may be relevant, each text once, in `stable_order`."""
+    screen: ScreenSettings = build.recipe.screen
+    doc_ids = build.distinct_documents()
+    if not screen.kinds:
+        return doc_ids
+    inputs = {
+        "attribute": wording,
+        "kinds": dict(screen.kinds),
+    }
+    units = (
+        StageInput(batch[0], inputs, build.passages(batch))
+        for batch in overlapping_slices(doc_ids, screen.batch)
+    )
+    category_of = {}
+    for _, answer in build.ask("screen", units):
+        for doc_id, row in answer.get("sorted", {}).items():
+            category_of[doc_id] = row["kind"]
+
+    def show(doc_id: str) -> Item:
+        return Item([("document", build.text(doc_id))], values=list(screen.kinds))
+
+    build.review("screening", category_of, show)
+    eligible = [doc_id for doc_id in doc_ids if category_of.get(doc_id) in screen.eligible]
+    for doc_id, category in category_of.items():
+        if category not in screen.eligible:
+            build.drop("screen", doc_id, category)
+    build.count("screen", len(doc_ids), len(eligible))
+    return eligible
+
+
+def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Notes:
+    """Return the note on each document that has the attribute."""
+    settings: ExtractSettings = build.recipe.extract
+    attribute: AttributeSettings = build.recipe.attribute
+    inputs = {
+        "attribute": wording,
+        "further": dict(attribute.further),
+        "label_words": settings.label_words,
+    }
+    units = (
+        StageInput(batch[0], inputs, build.passages(batch, settings.chars, attribute.private))
+        for batch in overlapping_slices(doc_ids, settings.batch)
+    )
+    notes = {}
+    most = math.ceil(len(build.source.documents) / settings.batch)
+    for _, answer in build.ask("extract", units, most=most):
+        for doc_id, row in answer.get("found", {}).items():
+            description = row["attribute"].strip()
+            if description:
+                notes[doc_id] = AttributeNote(description, row["label"].strip())
+            else:
+                build.drop("extract", doc_id, "attribute absent")
+
+    def show(doc_id: str) -> Item:
+        return Item(
+            [
+                ("document", build.text(doc_id)),
+                ("annotation", notes[doc_id].attribute),
+            ]
+        )
+
+    verdicts = dict.fromkeys(notes, "right")
+    build.review("annotation", verdicts, show)
+    right = {doc_id: note for doc_id, note in notes.items() if verdicts[doc_id] == "right"}
+    wrong = [doc_id for doc_id in notes if doc_id not in right]
+    build.drop_all("extract", wrong, "people find fault with its annotation")
+    build.count("extract", len(doc_ids), len(right))
+    return right
+
+
+def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
+    """Return the label of each document: it came with the note, or other batches know it, too."""
+    group: GroupSettings = build.recipe.group
+    if not group.relabel:
+        return {doc_id: note.label for doc_id, note in notes.items() if note.label}
+    labels = dict[str, str]()
+    batches = overlapping_slices(list(notes), group.batch)
+    most = math.ceil(len(build.source.documents) / group.batch)
+    for wave in [batches[:1], *overlapping_slices(batches[1:], WAVE)]:
+        in_use = [label for label, _ in Counter(labels.values()).most_common(group.batch)]
+        units = []
+        for batch in wave:
+            passages = [(doc_id, notes[doc_id].attribute) for doc_id in batch]
+            units.append(StageInput(batch[0], {"in_use": in_use}, passages))
+        for _, answer in build.ask("label", units, most=most):
+            for doc_id, row in answer.get("labels", {}).items():
+                label = row["label"].strip()
+                if label:
+                    labels[doc_id] = label
+    build.count("label", len(notes), len(labels))
+    return labels
+
+
+def _collapse(
+    build: BuildPipeline,
+    notes: Notes,
+    labels: dict[str, str],
+) -> Groups:
+    """Return groups of documents whose labels mean the same."""
+    group: GroupSettings = build.recipe.group
+    canonical = {label: label for label in labels.values()}
+    most = group.rounds * (1 + len(notes) // group.labels)
+    for turn in range(group.rounds):
+        # Every other round goes through the labels from the other end, so that the lots differ.
+        remaining = sorted(set(canonical.values()), reverse=turn % 2 == 0)
+        examples = defaultdict(list)
+        for doc_id, label in labels.items():
+            examples[canonical[label]].append(notes[doc_id].attribute)
+        units = []
+        for lot in _cut_into_lots(remaining, group.labels):
+            if len(lot) > 1:
+                inputs = {"labels": {label: examples[label][:2] for label in lot}}
+                units.append(StageInput(lot[0], inputs))
+        moved = {}
+        for _, answer in build.ask("collapse", units, most):
+            for row in answer.get("collapsed", ()):
+                if row["label"] != row["canonical"]:
+                    moved[row["label"]] = row["canonical"]
+        canonical = {label: _follow(moved, target) for label, target in canonical.items()}
+        if len(moved) <= group.enough * len(remaining):
+            break
+    groups: Groups = {}
+    for doc_id, label in labels.items():
+        groups.setdefault(canonical[label], []).append(doc_id)
+    build.count("collapse", len(set(labels.values())), len(groups))
+    return groups
+
+
+def _follow(moved: Mapping[str, str], label: str) -> str:
+    """Return the end of a chain of labels; of a circle, the first label in the alphabet."""
+    chain = [label]
+    while (after := moved.get(chain[-1])) and after not in chain:
+        chain.append(after)
+    if not after:
+        return chain[-1]
+    return min(chain[chain.index(after) :])
+
+
+def _cut_into_lots(labels: Sequence[str], size: int) -> list[list[str]]:
+    """Cut labels into lots of at most `size`; labels that share words come together."""
+    if len(labels) <= size:
+        return [list(labels)]
+    find_nearest = nearest_texts({label: label for label in labels})
+    remaining = dict.fromkeys(labels)
+    lots = []
+    while remaining:
+        first = next(iter(remaining))
+        nearest = [label for label in find_nearest(first, 2 * size) if label in remaining]
+        candidates = dict.fromkeys(
+            [
+                first,
+                *nearest,
+                *islice(remaining, size),
+            ]
+        )
+        lot = list(candidates)[:size]
+        lots.append(lot)
+        for label in lot:
+            del remaining[label]
+    return lots
+
+
+def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
+    """Return the groups with those joined that two readings, in different company, call the same."""
+    size: int = build.recipe.group.merge
+    if not size or len(groups) < 2:
+        return groups
+    described = {}
+    for label, members in groups.items():
+        attributes = [notes[doc_id].attribute for doc_id in members[:5]]
+        described[label] = "\n".join([label, *attributes])
+    units = []
+    for step in (1, -1):
+        for lot in _cut_into_lots(list(groups)[::step], size):
+            if len(lot) > 1:
+                passages = [(label, described[label]) for label in lot]
+                units.append(StageInput(lot[0], {}, passages))
+
+    readings = Counter[tuple[str, str]]()
+    for unit, answer in build.ask("merge", units, most=2 * (1 + len(notes) // size)):
+        shown = {str(number): label for number, (label, _) in enumerate(unit.passages, start=1)}
+        for row in answer.get("merged", ()):
+            first, *others = sorted(shown[number] for number in row["ids"] if number in shown) or [
+                ""
+            ]
+            readings.update((first, label) for label in others)
+    moved = {second: first for (first, second), times in sorted(readings.items()) if times > 1}
+    joined: Groups = {}
+    for label, members in groups.items():
+        joined.setdefault(_follow(moved, label), []).extend(members)
+    build.count("merge", len(groups), len(joined))
+    return joined
+
+
+def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
+    """Return the groups without the members that do not belong, and these members."""
+    least = build.recipe.limits.min_positives
+    large = {
+        label: stable_order(members) for label, members in groups.items() if len(members) >= least
+    }
+    small = [label for label in groups if label not in large]
+    build.drop_all("validate", small, "groups too small")
+    if not build.recipe.group.validate:
+        return large, {}
+    valid: Groups = {}
+    near: Groups = {}
+    halves = _remove_strangers(build, notes, large, valid, near, last=False)
+    _remove_strangers(build, notes, halves, valid, near, last=True)
+    for label in [label for label, members in valid.items() if len(members) < least]:
+        build.drop("validate", label, "too few members are left")
+        del valid[label]
+    valid = _review_groups(build, valid, near)
+    build.count("validate", len(groups), len(valid))
+    return valid, near
+
+
+def _remove_strangers(
+    build: BuildPipeline, notes: Notes, groups: Groups, valid: Groups, near: Groups, *, last: bool
+) -> Groups:
+    """Put members that belong into `valid` and others into `near`; return groups to be read again.
+
+    A group that loses more than `PARTIAL` may have two points: each half has to hold by itself in
+    another reading, and in the `last` one such a group is dropped.
+    """
+    removed, better = _ask_who_belongs(build, notes, groups)
+    halves: Groups = {}
+    for label, members in groups.items():
+        gone = removed[label]
+        stay = [doc_id for doc_id in members if doc_id not in gone]
+        if len(gone) <= PARTIAL * len(members):
+            valid.setdefault(better[label], []).extend(stay)
+            near.setdefault(better[label], []).extend(gone)
+        elif last:
+            evidence = f"{len(gone)} of {len(members)} members do not belong"
+            build.drop("validate", label, "no one point", evidence)
+        else:
+            halves.setdefault(better[label], []).extend(stay)
+            [(name, _)] = Counter(notes[doc_id].label for doc_id in gone).most_common(1)
+            halves.setdefault(name or label, []).extend(gone)
+    return {label: stable_order(members) for label, members in halves.items()}
+
+
+def _review_groups(build: BuildPipeline, valid: Groups, near: Groups) -> Groups:
+    """Return the groups without the members in which people find strangers."""
+    shown = {label: [*members[:6], *near.get(label, ())[:2]] for label, members in valid.items()}
+    strange = {label: near.get(label, [])[:2] for label in valid}
+
+    def show(label: str) -> Item:
+        return build.choice("label", label, shown[label], BEGINNING)
+
+    build.review("clusters", strange, show)
+    reviewed = {}
+    for label, members in valid.items():
+        reviewed[label] = [member for member in members if member not in strange[label]]
+    return reviewed
+
+
+def _ask_who_belongs(
+    build: BuildPipeline, notes: Notes, groups: Groups
+) -> tuple[Groups, dict[str, str]]:
+    """Return the members of each group that do not belong to it, and a label for those that do."""
+    size = build.recipe.group.validate
+    units = []
+    for label, members in groups.items():
+        for batch in overlapping_slices(members, size, OVERLAP):
+            passages = [
+                (doc_id, f"{notes[doc_id].attribute}\n{text}")
+                for doc_id, text in build.passages(batch, BEGINNING)
+            ]
+            units.append(StageInput((label, batch), {"label": label}, passages))
+    removed: Groups = {label: [] for label in groups}
+    better = dict[str, str]()
+    most = 1 + len(notes) // build.recipe.limits.min_positives
+    for unit, answer in build.ask("validate", units, most=most):
+        label = unit.key[0]
+        for doc_id, row in answer.get("members", {}).items():
+            if not row["belongs"] and doc_id not in removed[label]:
+                removed[label].append(doc_id)
+        better.setdefault(label, answer.get("better", "").strip() or label)
+    return removed, better
+
+
+def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
+    """Return up to `limits.queries` groups: members look least alike, and unlike other groups.
+
+    The paper chooses by variety of surface (D.3.4); this counts shared words.
+    """
+    limits = build.recipe.limits
+    fitting = {
+        label: members for label, members in groups.items() if len(members) <= limits.max_positives
+    }
+    too_large = [label for label in groups if label not in fitting]
+    build.drop_all("select", too_large, "groups too large: their label says too little")
+    variety = {}
+    for label, members in fitting.items():
+        words = [{*content_words(build.text(member))} for member in members[:10]]
+        variety[label] = _measure_variety(words)
+    label_words = {label: {*content_words(label)} for label in fitting}
+    nearest = dict.fromkeys(fitting, 0.0)
+    chosen: Groups = {}
+    while len(chosen) < min(limits.queries, len(fitting)):
+        remaining = (label for label in fitting if label not in chosen)
+        best = max(remaining, key=lambda label: (variety[label] - nearest[label], label))
+        chosen[best] = fitting[best]
+        for label in fitting:
+            similarity = jaccard(label_words[label], label_words[best])
+            nearest[label] = max(nearest[label], similarity)
+    unwanted = [label for label in fitting if label not in chosen]
+    build.drop_all("select", unwanted, "more groups than queries are wanted")
+    build.count("select", len(groups), len(chosen))
+    build.demand(chosen, "group", "loosen recipe.toml, or look at dropped.jsonl")
+    return chosen
+
+
+def _measure_variety(texts: Sequence[set[str]]) -> float:
+    """Return 1 less the mean Jaccard similarity of texts, from 0 to 1."""
+    similarities = []
+    for position, text in enumerate(texts):
+        similarities += [jaccard(text, earlier) for earlier in texts[:position]]
+    return 1 - sum(similarities) / max(1, len(similarities))

@@ -1,0 +1,478 @@
+"""The recipe `pool`: a task's queries with a small pool of candidates each, as BIRCO was made.
+
+Section 3 and appendices B to F of BIRCO's paper: long queries, a sample of them, the first
+documents of several retrievers in turn with relevant documents put in, other documents for dev than
+for test, hard negatives, facets, and an objective that was tried on triplets. Decontamination (3.3)
+is a command of its own, whose result is a task.
+"""
+
+import math
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Annotated
+
+from sextant.environments.base import Comparison, Environment, Grades, Qrels
+from sextant.environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
+from sextant.environments.chunking import bert_tokens
+from sextant.evals.papers.dataset_statistics import negatives_in_same_group
+from sextant.evals.running.candidate_pools import round_robin
+from sextant.programs.llm_tasks.relevance_judge import RULES
+from sextant.tools.corpus import Corpus, digest_text
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.lenses import get_lens
+from sextant.tools.models.passages import escape_markers
+from sextant.tools.records import Query
+from sextant.tools.retrievers.base import Retriever, Search
+from sextant_construction import pool_judging, release, transfer
+from sextant_construction.ingest import TASK, load_source
+from sextant_construction.pipeline import BuildPipeline, stable_order
+from sextant_construction.recipe import LimitsSettings, Recipe, ReleaseSettings
+from sextant_construction.recipes.adapt import inherit_labels
+from sextant_construction.stages.pools import copied
+from sextant_construction.text_cleaning import CleanSettings, compile_pattern
+from sextant_construction.types import Benchmark, StageInput
+
+
+@dataclass(frozen=True)
+class CandidatesSettings:
+    """The pool of each query, and the queries."""
+
+    task: Annotated[
+        str, "task or folder with the queries and judgements; empty: that of corpus.path"
+    ] = ""
+    retrievers: Annotated[list[str], "whose first documents are taken in turn"] = field(
+        default_factory=lambda: ["bm25", "dense"]
+    )
+    size: Annotated[int, "documents of a pool; more where more are relevant"] = 50
+    given: Annotated[bool, "keep the pools that the task has"] = False
+    tokens: Annotated[int, "BERT tokens under which a query is dropped"] = 50
+    group: Annotated[
+        str,
+        "regular expression whose first bracket is, in a document's id, the debate or disease "
+        "that it is of; "
+        "empty: corpus.group. Others of a relevant document's group are hard negatives",
+    ] = ""
+
+
+@dataclass(frozen=True)
+class FacetsSettings:
+    """The facets of a query."""
+
+    kind: Annotated[
+        str, "what counts as one, e.g. an argument or its evidence; empty: none are listed"
+    ] = ""
+    judge: Annotated[
+        bool, "grade every candidate by every facet: judgements aspects (sums) and every (all met)"
+    ] = False
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """Having the task described to models."""
+
+    drafts: Annotated[
+        int, "drafts, of which the one is kept by which most triplets are ordered; 0: none"
+    ] = 0
+    cases: Annotated[int, "dev queries that are shown to who writes them"] = 5
+    triplets: Annotated[
+        int, "triplets of other dev queries, at most, on which drafts are tried"
+    ] = 99
+
+
+@dataclass(frozen=True)
+class PoolRecipe(Recipe):
+    """The sections of the recipe."""
+
+    clean: CleanSettings = field(default_factory=lambda: CleanSettings(boilerplate=0.0, near=0.0))
+    limits: LimitsSettings = field(default_factory=lambda: LimitsSettings(min_positives=1))
+    release: ReleaseSettings = field(
+        default_factory=lambda: ReleaseSettings(metrics=["nDCG@10", "R@5", "R@20"])
+    )
+    candidates: CandidatesSettings = field(default_factory=CandidatesSettings)
+    facets: FacetsSettings = field(default_factory=FacetsSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
+    pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
+
+
+def build_benchmark(build: BuildPipeline) -> Benchmark:
+    """Go through the stages. DataError, with the stage, if nothing is left."""
+    recipe: PoolRecipe = build.recipe
+    corpus = recipe.corpus
+    group_of = group_by_pattern(recipe.candidates.group, build.source.group)
+    task = load_source(recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data)
+    pieces = transfer.Pieces(build)
+    queries, gold = _choose(build, task, pieces)
+    queries = _make_candidates(build, task, pieces, queries, gold)
+    facets = _list_facets(build, queries)
+    judgements = {"gold": gold}
+    if recipe.facets.judge:
+        judgements |= _judge_facets(build, queries, facets)
+    judgements |= pool_judging.pool(build, "", queries, gold)
+    settings = {**task.hints, **release.keep_level(task), "opaque_ids": task.opaque_ids}
+    settings["objective"] = recipe.release.objective or task.queries[0].objective
+    if recipe.release.document:
+        settings["document"] = recipe.release.document
+    benchmark = build.finish(
+        queries,
+        judgements,
+        (),
+        {},
+        **settings,
+    )
+    benchmark = _write_objective(build, _split(build, benchmark))
+
+    hard = {}
+    provenance = []
+    for query in benchmark.queries:
+        query_id = query.query_id
+        relevant = relevant_ids(gold[query_id])
+        hard[query_id] = negatives_in_same_group(query.candidates or (), relevant, group_of)
+        row = {
+            "query_id": query_id,
+            "hard": sorted(hard[query_id]),
+            "facets": facets.get(query_id, []),
+        }
+        provenance.append(row)
+    counts = _count(benchmark, hard, facets)
+    return benchmark._replace(provenance=provenance, counts=counts)
+
+
+def _count(
+    benchmark: Benchmark,
+    hard: Mapping[str, set[str]],
+    facets: Mapping[str, list[str]],
+) -> dict[str, float]:
+    """Return the counts of pools, hard negatives and facets for the card of the benchmark."""
+    sizes = {query.query_id: len(query.candidates or ()) for query in benchmark.queries}
+    pooled = sum(sizes.values())
+    counts: dict[str, float] = {"documents of a pool, mean": pooled / len(sizes)}
+    # Pools of dev queries have no documents of the pools of test queries.
+    for split in ("test", "dev") if benchmark.dev else ():
+        of_split = [
+            size
+            for query_id, size in sizes.items()
+            if (query_id in benchmark.dev) == (split == "dev")
+        ]
+        counts[f"documents of a {split} pool, mean"] = fmean(of_split)
+    hard_negatives = sum(len(doc_ids) for doc_ids in hard.values())
+    if hard_negatives:
+        counts["hard negatives, share of pools"] = hard_negatives / pooled
+    facet_counts = [len(facets[query_id]) for query_id in hard if query_id in facets]
+    if facet_counts:
+        counts["facets of a query, mean"] = fmean(facet_counts)
+        counts["facets, least"] = min(facet_counts)
+        counts["facets, most"] = max(facet_counts)
+    return counts
+
+
+def _choose(
+    build: BuildPipeline, task: Environment, pieces: transfer.Pieces
+) -> tuple[list[Query], Grades]:
+    """Return a sample of the queries that are long enough, with their masks, and their judgements."""
+    settings: CandidatesSettings = build.recipe.candidates
+    count_tokens = bert_tokens()
+    carried = inherit_labels(build, pieces, task.qrels, spread=True)
+    gold = release.copy_labels_to_duplicates(carried, build.source.twins)
+    own_documents = find_own(task.queries, build.source.documents)
+    suitable = {}
+    for query in task.queries:
+        query_id = query.query_id
+        if query_id not in gold:
+            continue
+        hidden = own_documents[query_id].union(*map(pieces.find, query.excluded))
+        if count_tokens(query.text) < settings.tokens:
+            build.drop("choose", query_id, f"under {settings.tokens} tokens", query.text)
+        elif not relevant_ids(gold[query_id]) - hidden:
+            build.drop("choose", query_id, "nothing is relevant but its own text")
+        else:
+            suitable[query_id] = replace(query, excluded=hidden)
+    sample = {*stable_order(suitable)[: build.recipe.limits.queries]}
+    unsampled = [query_id for query_id in suitable if query_id not in sample]
+    build.drop_all("choose", unsampled, "outside the sample")
+    build.count("choose", len(task.queries), len(sample))
+    build.demand(sample)
+    queries = [query for query_id, query in suitable.items() if query_id in sample]
+    visible = Grades()
+    for query in queries:
+        visible[query.query_id] = {
+            doc_id: grade
+            for doc_id, grade in gold[query.query_id].items()
+            if doc_id not in query.excluded
+        }
+    return queries, visible
+
+
+def find_own(queries: Iterable[Query], documents: Corpus) -> dict[str, frozenset[str]]:
+    """Return the documents that have the very text of a query, by query."""
+    digests = {query.query_id: _digest_words(query.text) for query in queries}
+    doc_ids_of = {digest: set[str]() for digest in digests.values()}
+    for document in documents.stream():
+        digest = _digest_words(document.text)
+        if digest in doc_ids_of:
+            doc_ids_of[digest].add(document.doc_id)
+    return {query_id: frozenset(doc_ids_of[digest]) for query_id, digest in digests.items()}
+
+
+def _digest_words(text: str) -> bytes:
+    """Return a digest of a text that does not depend on its white space."""
+    return digest_text(" ".join(unicodedata.normalize("NFC", text).split()))
+
+
+def _make_candidates(
+    build: BuildPipeline,
+    task: Environment,
+    pieces: transfer.Pieces,
+    queries: Sequence[Query],
+    gold: Qrels,
+) -> list[Query]:
+    """Return the queries with their pools."""
+    recipe: PoolRecipe = build.recipe
+    settings = recipe.candidates
+    pools = {}
+    if settings.given:
+        pool_of = {query.query_id: query.candidates or () for query in task.queries}
+        for query_id, grades in gold.items():
+            pools[query_id] = relevant_ids(grades).union(*map(pieces.find, pool_of[query_id]))
+    else:
+        # A dry run takes bm25 for all retrievers if no stage that is priced reads the pools.
+        reads_pools = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts
+        specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
+        searchers = [build.retriever(spec) for spec in specs]
+        pools = make_pools(queries, gold, searchers, dict.fromkeys(gold, settings.size))
+    return [replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries]
+
+
+def make_pools(
+    queries: Sequence[Query],
+    gold: Qrels,
+    retrievers: Sequence[Retriever],
+    sizes: Mapping[str, int],
+) -> dict[str, frozenset[str]]:
+    """Return the first documents of the retrievers in turn, and relevant documents, by query.
+
+    `sizes` is by query, too; a pool has more documents only if more are relevant.
+    """
+    searches = [Search(query.text, query.objective, query.excluded) for query in queries]
+    depth = max(sizes.values())
+    results = [retriever.search_many(searches, depth) for retriever in retrievers]
+    pools = {}
+    for query, *hits in zip(queries, *results, strict=True):
+        relevant = relevant_ids(gold[query.query_id]) - query.excluded
+        further = [doc_id for doc_id in round_robin(hits) if doc_id not in relevant]
+        missing = max(0, sizes[query.query_id] - len(relevant))
+        pools[query.query_id] = relevant.union(further[:missing])
+    return pools
+
+
+def relevant_ids(grades: Mapping[str, float]) -> frozenset[str]:
+    """Return the documents with a grade above 0."""
+    return frozenset(doc_id for doc_id, grade in grades.items() if grade > 0)
+
+
+def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, list[str]]:
+    """Return the facets by query, each in the query's own words."""
+    facets_of = dict[str, list[str]]()
+    facet_type = build.recipe.facets.kind
+    if not facet_type:
+        return facets_of
+    units = [StageInput(query, {"kind": facet_type, "text": query.text}) for query in queries]
+    for unit, answer in build.ask("facets", units):
+        facets = copied(answer.get("facets", ()), escape_markers(unit.key.text))
+        if facets:
+            facets_of[unit.key.query_id] = facets
+    build.count("facets", len(queries), len(facets_of))
+    return facets_of
+
+
+def _judge_facets(
+    build: BuildPipeline,
+    queries: Sequence[Query],
+    facets: Mapping[str, list[str]],
+) -> dict[str, Grades]:
+    """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
+
+    `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
+    """
+    requests = []
+    subqueries = defaultdict(list)
+    for query in queries:
+        candidates = sorted(query.candidates or ())
+        for number, text in enumerate(facets.get(query.query_id, ())):
+            subquery_id = f"{query.query_id}/{number}"
+            subqueries[query.query_id].append(subquery_id)
+            subquery = replace(query, query_id=subquery_id, text=text)
+            requests.append(pool_judging.GradingRequest(subquery, candidates))
+    most = sum(len(query.text.split()) for query in queries)
+    batch = 2 * build.recipe.judge.batch
+    graded = pool_judging.grade(
+        build,
+        "aspects",
+        "",
+        requests,
+        batch,
+        most,
+    )
+
+    sums = Grades()
+    meets_every = Grades()
+    for query in queries:
+        query_id = query.query_id
+        sums[query_id] = {}
+        meets_every[query_id] = {}
+        rows = [graded.get(subquery_id, {}) for subquery_id in subqueries[query_id]]
+        for candidate in sorted(query.candidates or ()):
+            grades = [row.get(candidate, 0.0) for row in rows] or [0.0]
+            sums[query_id][candidate] = sum(grades)
+            meets_every[query_id][candidate] = float(min(grades) >= 1)
+    unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
+    build.drop_all("aspects", unmet, "no candidate meets every facet")
+    build.count("aspects", len(queries), len(queries) - len(unmet))
+    return {"aspects": sums, "every": meets_every}
+
+
+def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark judged within pools, with a dev split that has triplets (appendix D).
+
+    Pools of dev queries have no documents of pools of test queries.
+    """
+    benchmark = release.judge_within_pools(benchmark)
+    if not benchmark.dev:
+        return benchmark
+    apart = release.split_dev(
+        benchmark,
+        build.recipe.release.dev,
+        disjoint=True,
+    )
+    for query_id in sorted({*benchmark.dev} - {*apart.dev}):
+        build.drop("split", query_id, "what is relevant is in the pools of test queries")
+    build.count("split", len(benchmark.dev), len(apart.dev))
+    triplets = {}
+    for query in apart.queries:
+        if query.query_id in apart.dev:
+            pairs = list_triplets(query, benchmark.judgements["gold"])
+            if pairs:
+                triplets[query.query_id] = pairs
+    metrics = list(benchmark.settings["metrics"])
+    if triplets:
+        metrics.append(TRIPLETS)
+    settings = {**benchmark.settings, "metrics": metrics}
+    return apart._replace(comparisons=triplets, settings=settings)
+
+
+def list_triplets(query: Query, gold: Qrels) -> list[Comparison]:
+    """Return pairs of candidates by their grades.
+
+    Fractions, as DORIS-MAE's grades, are compared by its rule; else all grades that differ.
+    """
+    pool = query.candidates or frozenset()
+    grades = {doc_id: gold[query.query_id].get(doc_id, 0.0) for doc_id in sorted(pool)}
+    has_fractions = any(grade % 1 for grade in grades.values())
+    list_pairs = doris_mae_pairs if has_fractions else label_pairs
+    return [Comparison(TRIPLETS, *pair) for pair in list_pairs(grades)]
+
+
+def group_by_pattern(pattern: str, group_of: Mapping[str, str] = {}) -> Callable[[str], str]:
+    """Return a function that gives a document's group.
+
+    That is the text of the pattern's first bracket in its id, or else the group that `group_of`
+    has; "" if there is none. UsageError for a pattern without a bracket.
+    """
+    compiled = compile_pattern(pattern)
+    if pattern and not compiled.groups:
+        raise UsageError(
+            f"group: {pattern!r} has no bracket; write one around what an id says of the group"
+        )
+
+    def find_group(doc_id: str) -> str:
+        match = compiled.search(doc_id) if pattern else None
+        return (match and match[1]) or group_of.get(doc_id, "")
+
+    return find_group
+
+
+def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark with the draft of an objective by which a judge orders most triplets."""
+    settings: ObjectiveSettings = build.recipe.objective
+    if not settings.drafts:
+        return benchmark
+    dev = stable_order(benchmark.comparisons)
+    if not dev:
+        raise DataError(
+            f"no triplet of dev is there to try an objective on, after {build.describe()}"
+        )
+    shown = dev[: min(settings.cases, math.ceil(len(dev) / 2))]
+    drafts = _draft_objectives(build, benchmark, shown)
+    # Drafts are tried on queries that their writer has not read, if there are such.
+    wins = _count_wins(build, benchmark, drafts, dev[len(shown) :] or dev)
+    best = max(drafts, key=wins.__getitem__, default=benchmark.settings["objective"])
+    rejected = drafts.copy()
+    if rejected:
+        rejected.remove(best)
+    build.drop_all("try", rejected, "another is better")
+    build.count("try", len(drafts), len(drafts[:1]))
+    return benchmark._replace(settings={**benchmark.settings, "objective": best})
+
+
+def _draft_objectives(
+    build: BuildPipeline, benchmark: Benchmark, query_ids: Sequence[str]
+) -> list[str]:
+    """Return drafts of an objective; each is written in sight of those before it."""
+    text_of = {query.query_id: query.text for query in benchmark.queries}
+    cases = []
+    for query_id in query_ids:
+        _, right, tempting = benchmark.comparisons[query_id][0]
+        case = {
+            "query": text_of[query_id],
+            "right": build.text(right),
+            "tempting": build.text(tempting),
+        }
+        cases.append(case)
+    relevance = get_lens(benchmark.settings.get("lens", "")).recognise
+    drafts = list[str]()
+    for number in range(build.recipe.objective.drafts):
+        inputs = {
+            "cases": cases,
+            "relevance": relevance,
+            "drafts": [*drafts],
+        }
+        for _, answer in build.ask("objective", [StageInput(number, inputs)]):
+            if answer:
+                drafts.append(answer["objective"])
+    return drafts
+
+
+def _count_wins(
+    build: BuildPipeline,
+    benchmark: Benchmark,
+    drafts: Sequence[str],
+    query_ids: Sequence[str],
+) -> Counter[str]:
+    """Return for each draft the number of triplets that a judge orders rightly by it."""
+    settings: ObjectiveSettings = build.recipe.objective
+    text_of = {query.query_id: query.text for query in benchmark.queries}
+    triplets = {}
+    for query_id in query_ids:
+        for pair in benchmark.comparisons[query_id]:
+            triplets[f"{query_id} {pair}"] = (query_id, pair.better, pair.worse)
+    units = []
+    for draft in dict.fromkeys(drafts):
+        for key in stable_order(triplets)[: settings.triplets]:
+            query_id, better, worse = triplets[key]
+            inputs = {
+                "objective": draft,
+                "description": text_of[query_id],
+                "grades": RULES[""],
+                "examples": [],
+            }
+            passages = build.passages(stable_order([better, worse]))
+            units.append(StageInput((draft, better, worse), inputs, passages))
+    wins = Counter[str]()
+    for unit, answer in build.ask("try", units, most=settings.drafts * settings.triplets):
+        draft, better, worse = unit.key
+        grades = {doc_id: row["grade"] for doc_id, row in answer.get("verdicts", {}).items()}
+        wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
+    return wins

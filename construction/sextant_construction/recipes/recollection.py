@@ -1,0 +1,278 @@
+"""The recipe `recollection`: a half-remembered moment each, and the single passage in which it
+happens.
+
+OBLIQ-Bench's Congress Hearings (section 4, appendix D.5): passages are rated, the memorable
+passages recollected with a particular or two gone wrong, openings varied, identifying words taken
+out. The paper takes for granted that no other passage fits; here the nearest passages are judged as
+well, and the passage itself has to be recognised.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import cycle, zip_longest
+from typing import Annotated, Any, Literal
+
+from sextant.environments.base import Grades
+from sextant.tools.records import Query
+from sextant_construction import pool_judging, queries
+from sextant_construction.human_review import Item
+from sextant_construction.pipeline import BuildPipeline, stable_order
+from sextant_construction.recipe import LimitsSettings, Recipe, ReleaseSettings
+from sextant_construction.stages.recollection import OPENINGS
+from sextant_construction.text_cleaning import compile_pattern
+from sextant_construction.types import Benchmark, StageInput
+
+LENS = "recollection"
+SHOWN = 6  # passages, its own and the nearest, of which people say which could be meant
+WANTED = (
+    "Somebody remembers one moment, imperfectly and without names, and a detail or two may be "
+    "wrong. The one passage in which that moment happens is wanted."
+)
+Posts = dict[str, str]  # doc_id -> a recollection of the passage
+Notes = Mapping[
+    str, Mapping[str, Any]
+]  # doc_id -> fields of its recollection: rating, written, changed
+
+
+@dataclass(frozen=True)
+class RecollectSettings:
+    """Which passages are recollected, and how."""
+
+    sample: Annotated[int, "passages that are rated, in turn of every group; 0: all"] = 500
+    group: Annotated[
+        str, "regular expression that finds a passage's group in its id, where the corpus has none"
+    ] = ""
+    rating: Annotated[
+        int,
+        "how memorable a passage is at least: 1 procedure, 3 has a detail, 5 everybody knows it",
+    ] = 3
+    words: Annotated[int, "of a recollection, about"] = 200
+    retrievers: Annotated[list[str], "whose nearest passages are judged"] = field(
+        default_factory=lambda: ["bm25"]
+    )
+    many: Annotated[
+        Literal["add", "drop"], "others that could be meant are relevant, too, or cost the query"
+    ] = "add"
+
+
+@dataclass(frozen=True)
+class RecollectionRecipe(Recipe):
+    """The sections of the recipe."""
+
+    recollect: RecollectSettings = field(default_factory=RecollectSettings)
+    judge: pool_judging.GradingSettings = field(
+        default_factory=lambda: pool_judging.GradingSettings(near=20)
+    )
+    limits: LimitsSettings = field(default_factory=lambda: LimitsSettings(min_positives=1))
+    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(objective=WANTED))
+
+
+def build_benchmark(build: BuildPipeline) -> Benchmark:
+    """Go through the stages. DataError, with the stage, if nothing is left."""
+    notes = _recollect(build)
+    openings = dict(zip(stable_order(notes), cycle(OPENINGS)))
+    posts = {doc_id: note["written"] for doc_id, note in notes.items()}
+    posts = _vary_openings(build, posts, openings)
+    posts = _harden(build, posts)
+    posts = queries.fix_leaks(build, posts, {doc_id: [doc_id] for doc_id in posts})
+    passage_of = {queries.make_query(build, post): doc_id for doc_id, post in posts.items()}
+    first_posts = set(passage_of.values())
+    repeats = [doc_id for doc_id in posts if doc_id not in first_posts]
+    build.drop_all("unique", repeats, "in the very words of another")
+
+    gold = _judge(build, passage_of, notes)
+    build.demand(gold)
+    provenance = []
+    doc_id_of = {query.query_id: doc_id for query, doc_id in passage_of.items()}
+    for query_id in gold:
+        doc_id = doc_id_of[query_id]
+        row = {
+            "query_id": query_id,
+            "doc_id": doc_id,
+            "opening": openings[doc_id],
+        }
+        provenance.append(row | dict(notes[doc_id]))
+    accepted = [query for query in passage_of if query.query_id in gold]
+    return build.finish(
+        accepted,
+        {"gold": gold},
+        provenance,
+        lens=LENS,
+    )
+
+
+def _recollect(build: BuildPipeline) -> Notes:
+    """Return the recollections of passages: of a passage of each group, then of a second passage,
+    and so on.
+    """
+    settings: RecollectSettings = build.recipe.recollect
+    pattern = compile_pattern(settings.group)
+    groups = defaultdict(list)
+    for doc_id in build.distinct_documents():
+        group = build.source.group.get(doc_id) or (pattern.search(doc_id) or [""])[0]
+        groups[group].append(doc_id)
+    turns = zip_longest(*(groups[name] for name in stable_order(groups)))
+    in_turn = [doc_id for turn in turns for doc_id in turn if doc_id]
+    sample = in_turn[: settings.sample or None]
+    inputs = {"least": settings.rating, "words": settings.words}
+    units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
+    memorable = {}
+    forgettable = []
+    for unit, answer in build.ask("recollect", units):
+        if answer and answer["rating"] >= settings.rating:
+            memorable[unit.key] = answer
+        elif answer:
+            forgettable.append(unit.key)
+    chosen = list(memorable)[: build.recipe.limits.queries]
+    build.drop_all("recollect", forgettable, "less memorable")
+    build.drop_all("recollect", list(memorable)[len(chosen) :], "more than queries are wanted")
+    build.count("recollect", len(sample), len(chosen))
+    notes = {}
+    for doc_id in chosen:
+        post = " ".join(memorable[doc_id]["written"].split())
+        notes[doc_id] = memorable[doc_id] | {"written": post}
+    return notes
+
+
+def split_opening(post: str) -> tuple[str, str]:
+    """Return the opening of a post, and everything after it to the letter.
+
+    The opening is the first two sentences; of a post of three sentences or fewer, the first one.
+    """
+    ends = [match.end() for match in re.finditer(r"[.!?][\"')\]]* ", post)]
+    if not ends:
+        return post.rstrip(), ""
+    end = ends[1] if len(ends) > 2 else ends[0]
+    return post[:end].rstrip(), post[end:]
+
+
+def _vary_openings(
+    build: BuildPipeline,
+    posts: Posts,
+    openings: Mapping[str, str],
+) -> Posts:
+    """Return the posts with their openings said in the given ways; a post that is all opening stays."""
+    units = []
+    endings = {}
+    for doc_id, post in posts.items():
+        opening, ending = split_opening(post)
+        endings[doc_id] = ending
+        inputs = {
+            "opening": opening,
+            "rest": ending,
+            "way": openings[doc_id],
+            "words": len(opening.split()) + 10,
+        }
+        if ending:
+            units.append(StageInput(doc_id, inputs))
+    return _rewrite(build, "open", posts, units, endings)
+
+
+def _harden(build: BuildPipeline, posts: Posts) -> Posts:
+    """Return the posts without the words by which a search would find their passages."""
+    units = []
+    for doc_id, post in posts.items():
+        inputs = {
+            "text": post,
+            "forbidden": queries.find_leaks(build, post, [doc_id]),
+            "words": len(post.split()),
+        }
+        units.append(StageInput(doc_id, inputs, build.passages([doc_id])))
+    return _rewrite(build, "harden", posts, units)
+
+
+def _rewrite(
+    build: BuildPipeline,
+    stage: str,
+    posts: Posts,
+    units: Iterable[StageInput],
+    endings: Mapping[str, str] = {},
+) -> Posts:
+    """Return the posts as a stage writes them, before their `endings` to the letter.
+
+    A post without a usable answer stays as it was.
+    """
+    rewritten = dict(posts)
+    for unit, answer in build.ask(stage, units, most=build.most_queries):
+        if answer:
+            words = [
+                *answer["written"].split(),
+                endings.get(unit.key, ""),
+            ]
+            rewritten[unit.key] = " ".join(words).rstrip()
+    build.count(stage, len(posts), len(posts))
+    return rewritten
+
+
+def _judge(
+    build: BuildPipeline,
+    passage_of: Mapping[Query, str],
+    notes: Notes,
+) -> Grades:
+    """Return which passages each query could mean; it is dropped if its own is not recognised."""
+    recipe: RecollectionRecipe = build.recipe
+    judge = recipe.judge
+    near = _find_near_passages(build, passage_of)
+    requests = []
+    for query, doc_id in passage_of.items():
+        mistakes = [f"Misremembered: {mistake}" for mistake in notes[doc_id]["changed"]]
+        description = "\n".join([query.text, *mistakes])
+        request = pool_judging.GradingRequest(
+            replace(query, text=description),
+            near[query.query_id],
+            members=[doc_id],
+        )
+        requests.append(request)
+    retrievers = len(recipe.recollect.retrievers) if passage_of else 0
+    calls = math.ceil((judge.near + 3) * retrievers / judge.batch)
+    graded = pool_judging.grade(
+        build, "unique", LENS, requests, judge.batch, build.most_queries * calls
+    )
+    meant = {}
+    for query in passage_of:
+        grades = graded[query.query_id]
+        meant[query] = [doc_id for doc_id, grade in grades.items() if grade >= judge.keep]
+
+    def show(query: Query) -> Item:
+        return build.choice("remembered", query.text, near[query.query_id][:SHOWN])
+
+    build.review("ambiguity", meant, show)
+    gold = Grades()
+    for query, doc_ids in meant.items():
+        passage = passage_of[query]
+        if passage not in doc_ids and not build.ahead:
+            build.drop("unique", passage, "its own passage is not recognised in it", query.text)
+        elif len(doc_ids) > 1 and recipe.recollect.many == "drop":
+            build.drop(
+                "unique", passage, "other passages could be meant as well", ", ".join(doc_ids)
+            )
+        else:
+            judged = sorted(
+                {
+                    *graded[query.query_id],
+                    *doc_ids,
+                }
+            )
+            gold[query.query_id] = {doc_id: float(doc_id in doc_ids) for doc_id in judged}
+    build.count("unique", len(passage_of), len(gold))
+    return gold
+
+
+def _find_near_passages(
+    build: BuildPipeline, passage_of: Mapping[Query, str]
+) -> dict[str, list[str]]:
+    """Return for each query its passage, and the passages that retrievers find by either text."""
+    recipe: RecollectionRecipe = build.recipe
+    near = {}
+    for query, passage in passage_of.items():
+        doc_ids = [passage]
+        for spec in recipe.recollect.retrievers:
+            retriever = build.retriever(spec)
+            for text in (query.text, build.text(passage)):
+                doc_ids += retriever.search(text, recipe.judge.near // 2 + 1).doc_ids
+        twins = build.source.twins
+        near[query.query_id] = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in twins]
+    return near

@@ -1,0 +1,557 @@
+"""A finished benchmark as a folder that every command takes as a task, and its dev split, masks and
+checks.
+
+    FOLDER/release/
+      corpus.jsonl, queries.jsonl     BEIR's rows, {"_id", "title", "text"} and {"_id", "text"}
+      qrels/test.tsv, qrels/dev.tsv   the first judgements, with grades of 0; others are in <name>.tsv
+      excluded.json, pools.json, comparisons.tsv, twins.json   if the benchmark has such: environments/custom.py
+      provenance.jsonl, benchmark.toml, README.md
+    FOLDER/solutions.jsonl            private texts, which `tournament -P solutions=FILE` reads
+
+Nothing here asks a model, and equal benchmarks give equal bytes.
+"""
+
+import logging
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from sextant import environments
+from sextant.environments import base, custom, task_card
+from sextant.environments.base import DevSplit, EmptySplit, Environment, Grades, Qrels
+from sextant.environments.readers import files as tables
+from sextant.environments.readers import raw_files
+from sextant.evals.formats.hub import front_matter
+from sextant.tools import schemas
+from sextant.tools.corpus import Corpus, indexed_text
+from sextant.tools.errors import DataError
+from sextant.tools.platform import files as disk
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import ResultTable
+from sextant.tools.records import JsonMapping, JsonObject, Query
+from sextant.tools.text import ngrams, tokens
+from sextant_construction import human_review
+from sextant_construction.types import Benchmark
+
+_LOG = logging.getLogger("sextant")
+
+RELEASE = "release"
+PRIVATE = "solutions.jsonl"
+RUN = 8  # words in a row by which a private text is known; a shorter text is looked for in full
+_TAGS = ("information-retrieval", "benchmark", "sextant")
+
+
+def mask_own_document(
+    queries: Iterable[Query],
+    group: Mapping[str, str],
+    twins: Mapping[str, str],
+) -> Iterator[Query]:
+    """Yield queries that are documents, by their ids, with the documents that they must not see.
+
+    These are the query itself, its group and equal texts. `group` and `twins` are as of a
+    BuildSource.
+    """
+    members = _invert(group)
+    copies = _invert(twins)
+    for query in queries:
+        first = twins.get(query.query_id, query.query_id)
+        hidden = {query.query_id, first} | copies[first] | members[group.get(query.query_id)]
+        yield replace(query, excluded=query.excluded | hidden)
+
+
+def _invert(table: Mapping[str, str]) -> defaultdict[str | None, set[str]]:
+    """Return value -> the keys that have it."""
+    keys = defaultdict[str | None, set[str]](set)
+    for key, value in table.items():
+        keys[value].add(key)
+    return keys
+
+
+def copy_labels_to_duplicates(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
+    """Return the judgements with a judgement of a text for every document that has the text.
+
+    Of several judgements of a text the highest holds.
+    """
+    copies = _invert(twins)
+    spread = Grades()
+    for query_id, grades in qrels.items():
+        highest = dict[str, float]()  # the first document with a text -> its grade
+        for doc_id, grade in grades.items():
+            first = twins.get(doc_id, doc_id)
+            highest[first] = max(grade, highest.get(first, grade))
+        spread[query_id] = {}
+        for first, grade in highest.items():
+            for doc_id in [first, *sorted(copies[first])]:
+                spread[query_id][doc_id] = grade
+    return spread
+
+
+def judge_within_pools(benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark without judgements of documents that a query does not rank.
+
+    Such are judgements of equal texts. A judgement of an id that is no document stays: it is of
+    the parent of passages.
+    """
+    judgements = {}
+    pools = {query.query_id: query.candidates for query in benchmark.queries}
+    for name, qrels in benchmark.judgements.items():
+        within = {}
+        for query_id, grades in qrels.items():
+            pool = pools.get(query_id)
+            within[query_id] = {
+                doc_id: grade
+                for doc_id, grade in grades.items()
+                if pool is None or doc_id in pool or doc_id not in benchmark.documents
+            }
+        judgements[name] = within
+    return benchmark._replace(judgements=judgements)
+
+
+def split_dev(
+    benchmark: Benchmark,
+    share: float,
+    group: Mapping[str, str] = {},
+    *,
+    disjoint: bool = False,
+) -> Benchmark:
+    """Return the benchmark with a share of its queries for dev, by hash.
+
+    Queries of one `group` stay together, and so do groups that share a text. `disjoint`: documents
+    in the pool of a test query leave the pools of dev queries, and dev queries without a relevant
+    document then are dropped (BIRCO). If there are too few queries, none is for dev.
+    """
+    names = {
+        query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries
+    }
+    names = _join_equal_texts(benchmark.queries, names)
+    chosen = []
+    with suppress(EmptySplit):
+        chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
+    dev = {query_id for query_id, name in names.items() if name in {*chosen}}
+    if disjoint:
+        benchmark = _separate_pools(benchmark, dev)
+    query_ids = {query.query_id for query in benchmark.queries}
+    return benchmark._replace(dev=sorted(dev & query_ids))
+
+
+def _join_equal_texts(queries: Iterable[Query], names: Mapping[str, str]) -> dict[str, str]:
+    """Return a group's name by query: one name for all groups that share a query's text."""
+    first_names = dict[str, str]()  # by text
+    joined = dict[str, str]()
+
+    def find(name: str) -> str:
+        while name in joined:
+            name = joined[name]
+        return name
+
+    for query in queries:
+        name = find(names[query.query_id])
+        other = find(first_names.setdefault(query.text, name))
+        if other != name:
+            joined[name] = other
+    return {query_id: find(name) for query_id, name in names.items()}
+
+
+def _separate_pools(benchmark: Benchmark, dev: Collection[str]) -> Benchmark:
+    """Return the benchmark without documents of test pools in the pools of dev queries.
+
+    Dev queries that lose all relevant documents are left out.
+    """
+    pooled = set[str]()
+    for query in benchmark.queries:
+        if query.query_id not in dev:
+            pooled |= query.candidates or frozenset()
+    benchmark = drop_documents(benchmark, dict.fromkeys(dev, frozenset(pooled)))
+    queries = [
+        query
+        for query in benchmark.queries
+        if query.query_id not in dev or _highest_grade(benchmark, query) > 0
+    ]
+    return benchmark._replace(queries=queries)
+
+
+def find_dev(task: str, data: str | None) -> frozenset[str]:
+    """Return the queries that a task has for dev; none if it has too few."""
+    with suppress(EmptySplit):
+        return frozenset(query.query_id for query in environments.load(task, data, "dev").queries)
+    return frozenset()
+
+
+def _highest_grade(benchmark: Benchmark, query: Query) -> float:
+    """Return the highest grade of a query by the leading judgements; 0 without any."""
+    gold = next(iter(benchmark.judgements.values()))
+    return max(gold.get(query.query_id, {}).values(), default=0.0)
+
+
+def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) -> Benchmark:
+    """Return the benchmark without the documents `removed` for a query, wherever it names them."""
+    queries = []
+    removed_of = {}
+    for query in benchmark.queries:
+        gone = removed.get(query.query_id, frozenset())
+        removed_of[query.query_id] = gone
+        queries.append(replace(query, candidates=query.candidates and query.candidates - gone))
+    judgements = {}
+    for name, qrels in benchmark.judgements.items():
+        remaining = {}
+        for query_id, grades in qrels.items():
+            gone = removed_of.get(query_id, frozenset())
+            remaining[query_id] = {
+                doc_id: grade for doc_id, grade in grades.items() if doc_id not in gone
+            }
+        judgements[name] = remaining
+    comparisons = {}
+    for query_id, pairs in benchmark.comparisons.items():
+        gone = removed_of.get(query_id, frozenset())
+        comparisons[query_id] = [pair for pair in pairs if not {pair.better, pair.worse} & gone]
+    return benchmark._replace(queries=queries, judgements=judgements, comparisons=comparisons)
+
+
+def write_release(
+    benchmark: Benchmark,
+    folder: Path,
+    provenance: JsonMapping,
+) -> None:
+    """Write FOLDER/release in a single step: readers find the release before, none, or the new
+    release.
+
+    `provenance` has the recipe, digest, models, licence (as the Hub has it) and source; of the
+    card alone: funnel (rows of stage, went_in, came_out, dropped). DataError for a benchmark that
+    could not be read again.
+    """
+    masks = {query.query_id: query.excluded for query in benchmark.queries}
+    benchmark = drop_documents(benchmark, masks)
+    if all(query.query_id in benchmark.dev for query in benchmark.queries):
+        raise DataError("no test query is left; the funnel says where they were dropped")
+    for query in benchmark.queries:
+        if _highest_grade(benchmark, query) <= 0:
+            raise DataError(
+                f"query {query.query_id!r} has no relevant document that it may see; its stage "
+                f"has to drop it"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_private(benchmark, folder / PRIVATE)
+    path = folder / RELEASE
+    with (
+        disk.temporary_sibling(path, disk.SHARED, folder=True) as draft,
+        disk.temporary_sibling(path, disk.SHARED, folder=True) as old,
+    ):
+        _write_files(benchmark, draft, {"human": human_review.describe(folder), **provenance})
+        with suppress(FileNotFoundError):
+            path.rename(old)
+        draft.rename(path)
+
+
+def _write_private(benchmark: Benchmark, path: Path) -> None:
+    """Write the private texts, if there are any; a file from before goes."""
+    with disk.replacing(path) as file:
+        for doc_id, texts in benchmark.private.items():
+            row = {
+                "_id": doc_id,
+                "solution": "\n\n".join(texts.values()),
+                "fields": dict(texts),
+            }
+            file.write(disk.dumps(row) + "\n")
+    if not benchmark.private:
+        path.unlink()
+
+
+def _write_files(
+    benchmark: Benchmark,
+    draft: Path,
+    provenance: JsonMapping,
+) -> None:
+    """Write every file of a release into the folder `draft`."""
+    texts = (
+        {"_id": document.doc_id, "title": document.title, "text": document.text}
+        for document in benchmark.documents.stream()
+    )
+    _write(draft / "corpus.jsonl", map(disk.dumps, texts))
+    queries = ({"_id": query.query_id, "text": query.text} for query in benchmark.queries)
+    _write(draft / "queries.jsonl", map(disk.dumps, queries))
+    settings = {
+        **benchmark.settings,
+        **_write_judgements(benchmark, draft),
+        **_write_protocol(benchmark, draft),
+    }
+    _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
+    origin = {**provenance, "counts": _count(benchmark)}
+    path = draft / custom.FILE
+    _write(
+        path,
+        [
+            *_toml_lines(settings),
+            "",
+            "[made]",
+            *_toml_lines(origin),
+        ],
+    )
+    custom.check_settings(tomllib.loads(path.read_text(encoding="utf-8")), custom.FILE)
+    _write(draft / "README.md", _card_lines(settings, origin, bool(benchmark.dev)))
+
+
+def _count(benchmark: Benchmark) -> dict[str, float]:
+    """Return the numbers of documents, queries and judgements, and further counts of the recipe."""
+    counts: dict[str, float] = {
+        "documents": len(benchmark.documents),
+        "queries": len(benchmark.queries),
+        "for dev": len(benchmark.dev),
+    }
+    for name, qrels in benchmark.judgements.items():
+        grades = list[float]()
+        for query in benchmark.queries:
+            grades += qrels.get(query.query_id, {}).values()
+        counts[f"{name} judgements"] = len(grades)
+        counts[f"{name} judgements above 0"] = sum(grade > 0 for grade in grades)
+    return {**counts, **benchmark.counts}
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def _write_table(
+    path: Path,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+) -> None:
+    """Write tab-separated rows. DataError for an id with a tab."""
+    rows = [header, *rows]
+    for cell in chain.from_iterable(rows):
+        if "\t" in cell:
+            raise DataError(
+                f"the id {cell!r} has a tab in it, which no table of judgements can hold; give it "
+                f"another"
+            )
+    _write(path, map("\t".join, rows))
+
+
+def keep_level(environment: Environment) -> JsonObject:
+    """Return the key of benchmark.toml for the lowest grade of a relevant document, if there is one."""
+    level = environment.judgements[environment.headline].relevant_from
+    return {"relevant_from": level} if level else {}
+
+
+def _write_judgements(benchmark: Benchmark, draft: Path) -> JsonObject:
+    """Write every set of judgements, and return the keys of benchmark.toml that name them."""
+    [(leading, gold), *further] = benchmark.judgements.items()
+    query_ids = [query.query_id for query in benchmark.queries]
+    dev = [query_id for query_id in query_ids if query_id in benchmark.dev]
+    test = [query_id for query_id in query_ids if query_id not in benchmark.dev]
+    _write_qrels(draft / "qrels/test.tsv", gold, test)
+    if dev:
+        _write_qrels(draft / "qrels/dev.tsv", gold, dev)
+    files = {leading: "qrels"}
+    for name, qrels in further:
+        files[name] = f"{name}.tsv"
+        _write_qrels(draft / files[name], qrels, query_ids)
+    return {"judgements": files}
+
+
+def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
+    """Write the judgements of some queries as BEIR has them; whole grades without a fraction."""
+    rows = []
+    for query_id in query_ids:
+        for doc_id, grade in qrels.get(query_id, {}).items():
+            score = int(grade) if grade == int(grade) else grade
+            rows.append((query_id, doc_id, f"{score}"))
+    _write_table(path, ("query-id", "corpus-id", "score"), rows)
+
+
+def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
+    """Write masks, pools, twins and comparisons; return the keys of benchmark.toml."""
+    query_ids = [query.query_id for query in benchmark.queries]
+    objects: dict[str, JsonObject] = {"excluded": {}, "pools": {}, "twins": {}}
+    for query in benchmark.queries:
+        objects["excluded"][query.query_id] = sorted(query.excluded)
+        objects["pools"][query.query_id] = sorted(query.candidates or ())
+    for query_id, twin in benchmark.twins.items():
+        if {query_id, twin} <= objects["pools"].keys():
+            objects["twins"][query_id] = twin
+    files = {}
+    for key, values in objects.items():
+        if any(values.values()):
+            rows = [f"{disk.dumps(name)}:{disk.dumps(value)}" for name, value in values.items()]
+            files[key] = f"{key}.json"
+            _write(draft / files[key], ["{", ",\n".join(rows), "}"])
+    if benchmark.comparisons:
+        pairs = [
+            (query_id, *pair)
+            for query_id in query_ids
+            for pair in benchmark.comparisons.get(query_id, ())
+        ]
+        files["comparisons"] = "comparisons.tsv"
+        header = ("query-id", "label", "better", "worse")
+        _write_table(draft / files["comparisons"], header, pairs)
+    return files
+
+
+def _toml_lines(table: JsonMapping) -> list[str]:
+    return schemas.toml_lines({**table, "funnel": None})
+
+
+def _card_lines(
+    settings: JsonMapping,
+    origin: JsonMapping,
+    has_dev: bool,
+) -> Iterator[str]:
+    """Yield the lines of README.md."""
+    splits = ("test", "dev") if has_dev else ("test",)
+    files = {
+        "corpus": {"corpus": "corpus.jsonl"},
+        "queries": {"queries": "queries.jsonl"},
+        "default": {split: f"qrels/{split}.tsv" for split in splits},
+    }
+    name = settings.get("name", "A benchmark")
+    rows = []
+    for row in origin.get("funnel", ()):
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())
+        rows.append([row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", reasons])
+    funnel = ResultTable("", ["stage", "in", "out", "left out"], rows, names=(0, 3))
+    yield front_matter(name, _TAGS, files, origin.get("licence") or "unknown")
+    yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n"
+    yield funnel.to_markdown()
+    yield "## How it was made\n"
+    for line in _toml_lines({**origin, "human": None}):
+        yield f"    {line}"
+
+
+def check_release(
+    folder: Path, hooks: Sequence[Callable[[Environment], Iterable[str]]] = ()
+) -> list[str]:
+    """Return the problems of FOLDER/release: it breaks a rule that must hold of any benchmark.
+
+    `hooks` see all its queries, and yield further problems.
+    """
+    release = (folder / RELEASE).resolve()
+    problems = []
+    for finding in task_card.run_checks(str(release)):
+        if finding.what == "ids" and not finding.fine:
+            _LOG.warning("warning: %s", finding.said)  # which a line of benchmark.toml mends
+        elif not finding.fine:
+            problems.append(f"{finding.what}: {finding.said}")
+    if problems and problems[0].startswith("loading"):
+        return problems
+    environment = environments.load(str(release), split="all")
+    try:
+        base.validate_environment(environment)
+    except DataError as error:
+        problems.append(str(error))
+    problems += _find_unjudged(release, environment)
+    problems += _find_unknown_documents(environment)
+    problems += _find_shared(environment)
+    for hook in hooks:
+        problems += hook(environment)
+    problems += _find_leaks(folder, environment.documents)
+    return problems
+
+
+def _find_unjudged(release: Path, environment: Environment) -> Iterator[str]:
+    """Yield how many queries have no judgement, if there are any."""
+    rows = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
+    unjudged = rows - len(environment.queries)
+    if unjudged:
+        yield f"no judgement for {plural(unjudged, 'query', 'queries')}"
+
+
+def _find_unknown_documents(environment: Environment) -> Iterator[str]:
+    """Yield the judgements that are of documents which the corpus does not have."""
+    for name, judgements in environment.judgements.items():
+        units: Collection[str] = environment.documents
+        if judgements.unit_of:
+            units = {judgements.unit_of(doc_id) for doc_id in environment.documents}
+        unknown = {
+            doc_id
+            for grades in judgements.qrels.values()
+            for doc_id in grades
+            if doc_id not in units
+        }
+        if unknown:
+            yield (
+                f"{name} judgements: of {plural(len(unknown), 'document')} not there, e.g. {min(unknown)!r}"
+            )
+
+
+def _find_shared(environment: Environment) -> Iterator[str]:
+    """Yield the texts of queries, and the documents of pools, that dev and test share."""
+    texts: dict[bool, set[str]] = {True: set(), False: set()}
+    pooled: dict[bool, set[str]] = {True: set(), False: set()}
+    for query in environment.queries:
+        is_dev = query.query_id in environment.splits["dev"]
+        texts[is_dev].add(query.text)
+        pooled[is_dev] |= query.candidates or frozenset()
+    for noun, by_split in (("queries", texts), ("documents of pools", pooled)):
+        shared = by_split[True] & by_split[False]
+        if shared:
+            yield f"dev and test share {len(shared)} {noun}, e.g. {min(shared)[:60]!r}"
+
+
+def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
+    """Yield the places of a release that tell private texts.
+
+    A text is known by 8 words in a row, or in full if it is shorter. A word, or 8, that a document
+    says by itself is not private; a document whose own text has all of it is named.
+    """
+    private = folder / PRIVATE
+    if not private.exists():
+        return
+    texts = []
+    for name in ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE):
+        for location, text in _read_texts(folder / RELEASE / name):
+            texts.append((location, tokens(text)))
+
+    @cache
+    def locations(width: int) -> dict[tuple[str, ...], str]:
+        return {run: location for location, words in texts for run in ngrams(words, width)}
+
+    leaks = {}
+    for _, row in tables.read_objects(private, "_id"):
+        document = documents.get(row["_id"])
+        public = f" {' '.join(tokens(indexed_text(document)))} " if document else ""
+        for field, text in row["fields"].items():
+            words = tokens(text)
+            subject = f"private {field} of {row['_id']!r}"
+            if len(words) > 1 and f" {' '.join(words)} " in public:
+                yield f"corpus.jsonl: {subject} is in its text"
+            width = min(RUN, len(words))
+            location_of = locations(width)
+            for run in ngrams(words, width):
+                if run in location_of:
+                    leaks[run] = (location_of[run], subject)
+    if not leaks:
+        return
+    for document in documents.stream():
+        words = tokens(indexed_text(document))
+        for run in chain(ngrams(words, 1), ngrams(words, RUN)):
+            leaks.pop(run, None)
+    # One run is enough for each location and text: the first.
+    first_runs = {leak: run for run, leak in reversed(leaks.items())}
+    for (location, subject), run in first_runs.items():
+        yield f"{location}: {subject} is in it: {' '.join(run)!r}"
+
+
+def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (location, text) of each row or line of a file."""
+    if path.suffix == ".jsonl":
+        for location, row in tables.read_objects(path):
+            yield location, _join(row)
+    else:
+        for line, text in raw_files.read_lines(path):
+            yield f"{path}, line {line}", text
+
+
+def _join(value: Any) -> str:
+    """Return all texts in a JSON value, in a line."""
+    if isinstance(value, dict):
+        return " ".join(map(_join, value.values()))
+    if isinstance(value, list):
+        return " ".join(map(_join, value))
+    return str(value)

@@ -1,0 +1,333 @@
+"""Run a recipe in its folder, estimate its cost before, and report its progress."""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from sextant.evals import run_folder
+from sextant.evals.running.request import SharedRequest
+from sextant.evals.running.resolve import check_prices
+from sextant.evals.studies.run_cells import FIGURES
+from sextant.tools import plugins, retrievers
+from sextant.tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
+from sextant.tools.models.model_spec import check_key, price_is_known
+from sextant.tools.platform import files
+from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import number
+from sextant.tools.platform.result_table import CommandLine, ResultTable, render_terminal
+from sextant.tools.records import JsonMapping, JsonObject
+from sextant_construction import ingest, recipe, release
+from sextant_construction.pipeline import BuildPipeline, StageReached
+from sextant_construction.stages import STAGES
+from sextant_construction.stages.stage_program import Role
+from sextant_construction.types import Benchmark, BuildSource, read_dropped
+
+ROLES = get_args(Role)
+INGEST = "ingest"  # the first stage, which asks no model
+# Of the units that are certain, of those known so far, and of the most that the recipe allows; None
+# if a price is not known.
+Range = list[float] | None
+Result = JsonObject  # the object that --json prints
+
+
+def run(
+    folder: Path,
+    request: SharedRequest,
+    named: Mapping[str, str] = {},
+    *,
+    until: str = "",
+    dry_run: bool = False,
+    cassette: Path | None = None,
+    limit: int | None = None,
+    follow_links: bool = False,
+) -> Result:
+    """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
+
+    `named` are models by role or stage; a trial on `limit` documents is in a folder inside.
+    SextantError if the benchmark cannot be finished; answers so far are kept.
+    """
+    name, parameters = recipe.read_recipe(folder)
+    if follow_links:
+        parameters = replace(parameters, corpus=replace(parameters.corpus, follow_links=True))
+    lms = _choose_models(parameters, named, request)
+    if until and until not in (INGEST, *STAGES):
+        raise UnknownName("stage", until, (INGEST, *STAGES))
+    if limit is not None:
+        parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
+        # A trial leaves the benchmark alone.
+        folder = folder / f"limit-{limit}"
+        files.mkdir_private(folder)
+    check_prices(request, lms.values(), _list_retrievers(parameters))
+    requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
+    if not (dry_run or cassette):
+        _check_keys(requests)
+    label = plugins.display_name(name)
+    differs = recipe.describe_differences(name)
+    with files.lock_file(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
+        # A build that is refused says why in its one line.
+        _warn_of_unknown_prices(request, lms)
+        source = ingest.ingest(
+            parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
+        )
+        for warning in source.warnings:
+            print_stderr(warning)
+        pipeline = BuildPipeline(
+            folder,
+            label,
+            parameters,
+            source,
+            requests,
+            ahead=dry_run,
+            cassette=cassette,
+        )
+        with pipeline as build:
+            build.until = until
+            _count_ingested(build, source)
+            benchmark = _follow_recipe(build, recipe.load_builder(parameters))
+        if dry_run:
+            return {
+                "dry_run": True,
+                "stages": total_estimates(build.forecasts),
+            }
+        if benchmark is None or until in build.funnel:
+            return read_status(folder) | {"differs": differs}
+        provenance: Result = {
+            "recipe": label,
+            "differs": differs,
+            "digest": run_folder.digest(asdict(parameters)),
+            "models": lms,
+            "funnel": read_status(folder)["stages"],
+            "licence": parameters.release.licence,
+            "source": parameters.release.source,
+        }
+        release.write_release(benchmark, folder, provenance)
+    problems = release.check_release(folder)
+    if problems:
+        raise DataError(
+            f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)"
+        )
+    return read_status(folder) | {"differs": differs}
+
+
+def _refuse(folder: Path) -> None:
+    raise RunBusy(f"another process is at {folder}; wait for it")
+
+
+def _warn_of_unknown_prices(request: SharedRequest, lms: Mapping[str, str]) -> None:
+    for lm in dict.fromkeys(lms.values()):
+        if not price_is_known(lm, request.prices):
+            print_stderr(
+                f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
+                f"tells it, and --budget-calls limits what is sent"
+            )
+
+
+def _check_keys(requests: Mapping[str, SharedRequest]) -> None:
+    """Raise UsageError for a model whose key is missing."""
+    for request in requests.values():
+        if request.lm != "offline":
+            check_key(request.lm, request.headers)
+
+
+def _count_ingested(build: BuildPipeline, source: BuildSource) -> None:
+    """Note the documents, and those that reading left out, as the first row of the funnel."""
+    for left_out in read_dropped(source):
+        build.drop(INGEST, *left_out)
+    documents = len(source.documents)
+    build.count(INGEST, documents + sum(source.counts.values()), documents)
+
+
+def _follow_recipe(
+    build: BuildPipeline, build_benchmark: Callable[[Any], Benchmark]
+) -> Benchmark | None:
+    """Return the benchmark; None if the build stops at a stage, or a rehearsal ends early.
+
+    UsageError, with the line of a user's code, if a recipe of the user's own fails.
+    """
+    try:
+        return build_benchmark(build)
+    except StageReached:
+        return None
+    except DataError as problem:
+        if not build.ahead:
+            raise
+        print_stderr(f"the rehearsal ends here: {problem}")
+        return None
+    except FAULTS as problem:
+        message = f"{problem}; what was answered is kept in {build.folder}"
+        raise problem.saying(message) from None
+    except SextantError:
+        raise
+    except Exception as error:  # a recipe of the user's may raise anything
+        if build.name in recipe.RECIPES:
+            raise
+        description = plugins.describe_exception(error)
+        raise UsageError(f"the recipe {build.name} fails: {description}") from error
+
+
+def _choose_models(
+    parameters: recipe.Recipe,
+    named: Mapping[str, str],
+    request: SharedRequest,
+) -> dict[str, str]:
+    """Return the model of each role, and of each stage that has a model of its own."""
+    lms = {
+        role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES
+    }
+    lms |= parameters.models.stages
+    lms |= {stage: lm for stage, lm in named.items() if stage not in ROLES}
+    for name in lms:
+        if name not in (*ROLES, *STAGES):
+            raise UnknownName("stage or role", name, (*ROLES, *STAGES))
+    return lms
+
+
+def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.RetrieverSpec]:
+    """Return the retrievers that the sections of a recipe name."""
+    return [
+        retrievers.canonicalize(text)
+        for section in vars(parameters).values()
+        for text in getattr(section, "retrievers", ())
+    ]
+
+
+def read_status(folder: Path) -> Result:
+    """Return the funnel so far, and the folder of the release, None if there is none yet."""
+    try:
+        funnel = json.loads((folder / "funnel.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"nothing was built in {folder} yet; sextant build run {folder}") from None
+    release_folder = folder / release.RELEASE
+    return {
+        "folder": str(folder),
+        "stages": funnel,
+        "release": str(release_folder) if release_folder.is_dir() else None,
+    }
+
+
+def report_status(folder: Path) -> Result:
+    """Return the funnel so far, and how the recipe differs from its paper."""
+    status = read_status(folder)
+    with suppress(UsageError):  # a trial's folder has no recipe of its own
+        status["differs"] = recipe.describe_differences(recipe.read_recipe(folder)[0])
+    return status
+
+
+def render_build(result: Result) -> str:
+    """Return the funnel, or the forecast, as a person reads it."""
+    if "dry_run" in result:
+        return render_terminal(
+            [
+                "dry run: nothing was sent; figures are of the units that are certain, of those known "
+                "so far, and of the most that the recipe allows; answers are as long as those of "
+                "offline, and none is asked for again",
+                _tabulate_estimates(result["stages"]),
+            ]
+        )
+    rows = [_funnel_cells(row) for row in result["stages"]]
+    heads = [
+        "stage",
+        "in",
+        "out",
+        "left out",
+        "calls",
+        "model",
+        "list price",
+    ]
+    lines: list[Any] = [ResultTable("", heads, rows, (0, 3, 5))]
+    if any(row["lm"] == "offline" for row in result["stages"]):
+        lines.append(
+            "offline, which counts words, filled some stages: what comes of them is a floor"
+        )
+    if result.get("differs"):
+        lines.append(result["differs"])
+    if result["release"]:
+        lines.append(f"release: {result['release']}")
+        task = shlex.quote(result["release"])
+        command = f"sextant run --task {task} --program multihop"
+        lines.append(CommandLine("run it:", command))
+    return render_terminal(lines)
+
+
+def _funnel_cells(row: JsonMapping) -> list[str]:
+    usage = row["usage"]
+    calls = f"{usage['calls']:,}" if usage else ""
+    price = ""
+    if usage and row["lm"] != "offline":
+        price = number(usage["list_usd"], "${:.4f}")
+    return [
+        row["stage"],
+        f"{row['went_in']:,}",
+        f"{row['came_out']:,}",
+        ", ".join(f"{count:,} {reason}" for reason, count in row["dropped"].items()),
+        calls,
+        row["lm"],
+        price,
+    ]
+
+
+def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
+    """Return the cost of each stage, by figure, as a `Range`.
+
+    Units that follow from answers which are not there yet may be none, and at most as many as the
+    recipe allows. If the rehearsal came to no unit, units are taken to be as large as the largest
+    units of other stages.
+    """
+    largest = {key: _largest_unit(forecasts, key) for key in FIGURES}
+    by_stage = defaultdict[str, list[Result]](list)
+    for forecast in forecasts:
+        by_stage[forecast["stage"]].append(forecast)
+    return {
+        stage: {key: _estimate(rows, key, largest[key]) for key in FIGURES}
+        for stage, rows in by_stage.items()
+    }
+
+
+def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
+    """Return the estimate of a figure for a unit, of the stage in which it is highest."""
+    asked = [forecast for forecast in forecasts if forecast["queries"]]
+    return max(((row[key] or 0.0) / row["queries"] for row in asked), default=0.0)
+
+
+def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
+    """Return the range of a figure over the forecasts of a stage."""
+    amounts = [forecast[key] for forecast in forecasts]
+    if None in amounts:
+        return None
+    units = sum(forecast["units"] for forecast in forecasts)
+    most = max(forecast["most"] for forecast in forecasts)
+    if not units:
+        return [0.0, 0.0, most * largest]
+    certain = sum(forecast[key] for forecast in forecasts if forecast["certain"])
+    known = sum(amounts)
+    return [certain, known, known * max(most, units) / units]
+
+
+def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
+    total = {key: _add([ranges[key] for ranges in sums.values()]) for key in FIGURES}
+    rows = []
+    for name, ranges in {**sums, "all": total}.items():
+        cells = [_levels(ranges[key], digits) for key, digits in FIGURES.items()]
+        rows.append([name, *cells])
+    heads = ["stage", "calls", "tokens in", "tokens out", "list price, $"]
+    return ResultTable("", heads, rows, (0,))
+
+
+def _add(ranges: Sequence[Range]) -> Range:
+    """Return the sums of ranges; None if one of them is not known."""
+    known_ranges = [levels for levels in ranges if levels is not None]
+    if len(known_ranges) < len(ranges):
+        return None
+    return [sum(column) for column in zip(*known_ranges, strict=True)]
+
+
+def _levels(values: Range, digits: int) -> str:
+    if values is None:
+        return "unknown"
+    return " ".join(f"{value:,.{digits}f}" for value in values)

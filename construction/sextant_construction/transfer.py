@@ -1,0 +1,130 @@
+"""Carry statements of a task about its documents over to the documents that a build made of them.
+
+A build cuts documents, gives them other ids (clean.hash_ids) and leaves some out. So whatever names
+a document of the task goes through here: judgements, masks, pools and comparisons.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+from sextant.environments.base import Comparison, Environment
+from sextant.tools.records import Query
+from sextant_construction.ingest import digest_id, origin_of
+from sextant_construction.pipeline import BuildPipeline
+
+Carry = Callable[
+    [str], Collection[str]
+]  # a document of the task -> the documents of the build that were made of it
+Comparisons = Mapping[str, Sequence[Comparison]]  # by query id
+
+
+class Unit(NamedTuple):
+    """A judged document, as the build has it."""
+
+    name: str  # of the document, or of the parent of `pieces`
+    pieces: Sequence[str]  # documents of the build; none where it was left out
+
+
+class Pieces:
+    """The documents of a build, by the documents of the task that they were made of."""
+
+    def __init__(self, build: BuildPipeline) -> None:
+        self._hashed = build.recipe.clean.hash_ids
+        self._of_document = defaultdict[str, list[str]](list)
+        self._of_parent = defaultdict[str, list[str]](list)
+        self._parents = dict[str, str]()
+        for document in build.source.documents.stream():
+            origin = origin_of(document.doc_id, build.recipe.cut, build.source.separator)
+            if self._hashed:
+                origin = origin.rpartition(":")[2]  # of a passage, without the parent
+            self._of_document[origin].append(document.doc_id)
+            if document.parent:
+                self._of_parent[document.parent].append(document.doc_id)
+                self._parents[document.doc_id] = document.parent
+
+    @property
+    def have_parents(self) -> bool:
+        """Whether documents of the build are passages of others."""
+        return bool(self._parents)
+
+    def find(self, doc_id: str) -> Sequence[str]:
+        """Return the documents made of a document of the task; none if it was left out."""
+        return self._of_document.get(self._name(doc_id)) or self.find_unit(doc_id).pieces
+
+    def find_unit(self, judged: str) -> Unit:
+        """Return the build's unit for a judged document, or for the parent of passages."""
+        name = self._name(judged)
+        if pieces := self._of_parent.get(name):
+            return Unit(name, pieces)
+        pieces = self._of_document.get(name, [])
+        return Unit(self._parents.get(pieces[0], pieces[0]) if pieces else name, pieces)
+
+    def _name(self, doc_id: str) -> str:
+        return digest_id(doc_id) if self._hashed else doc_id
+
+
+def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> list[Query]:
+    """Return queries with their masks and pools in the documents of a build.
+
+    `hidden` gives the documents that stand for a masked document, and `ranked` those for a document
+    of a pool.
+    """
+    carried = []
+    for query in queries:
+        excluded = frozenset(chain.from_iterable(map(hidden, query.excluded)))
+        pool = query.candidates
+        if pool is not None:
+            pool = frozenset(chain.from_iterable(map(ranked, pool)))
+        carried.append(replace(query, excluded=excluded, candidates=pool))
+    return carried
+
+
+def carry_comparisons(
+    build: BuildPipeline, stage: str, comparisons: Comparisons, carry: Carry
+) -> dict[str, list[Comparison]]:
+    """Return the comparisons whose two documents are a single document each in the build; the
+    others are counted.
+    """
+    carried = dict[str, list[Comparison]]()
+    for query_id, pairs in comparisons.items():
+        for pair in pairs:
+            better = carry(pair.better)
+            worse = carry(pair.worse)
+            if len(better) == len(worse) == 1 and {*better} != {*worse}:
+                carried.setdefault(query_id, []).append(Comparison(pair.label, *better, *worse))
+            else:
+                name = f"{query_id} {pair.better} {pair.worse}"
+                build.drop(stage, name, "comparisons of documents that were cut or left out")
+    return carried
+
+
+def keep_twins(twins: Mapping[str, str], comparisons: Comparisons) -> dict[str, str]:
+    """Return the pairs of queries that still have the same comparisons, in sequence."""
+    labels = {query_id: [pair.label for pair in pairs] for query_id, pairs in comparisons.items()}
+    return {
+        query_id: twin
+        for query_id, twin in twins.items()
+        if query_id in labels and labels[query_id] == labels.get(twin)
+    }
+
+
+def list_metrics(
+    environment: Environment,
+    comparisons: Comparisons,
+    twins: Mapping[str, str],
+) -> list[str]:
+    """Return the metrics of a task without metrics of comparisons that it has no longer."""
+    labels = {pair.label for pairs in comparisons.values() for pair in pairs}
+    is_present = {
+        "Win": bool(labels),
+        "Flip": bool(twins),
+        "Triplets": "Triplets" in labels,
+    }
+    return [
+        name
+        for name in environment.metrics
+        if is_present.get(name, name in labels or not name.startswith("Win("))
+    ]
