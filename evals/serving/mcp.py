@@ -40,7 +40,7 @@ from sextant.evals.serving.episode import (
     describe,
     query_for_agent,
 )
-from sextant.evals.serving.episode_server import IDLE, MOST, EpisodeServer
+from sextant.evals.serving.episode_server import IDLE, EpisodeServer
 from sextant.evals.serving.messages import (
     Answers,
     NoMessage,
@@ -49,7 +49,6 @@ from sextant.evals.serving.messages import (
     read_message,
     write_message,
 )
-from sextant.evals.serving.session_calls import SessionCalls, TooManyCalls
 from sextant.evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
 from sextant.programs.search_tools import as_json
 from sextant.tools.errors import SessionRefusal, UsageError
@@ -160,7 +159,6 @@ class McpServer:
     def __init__(self, clients: McpSessions, *, rewards: bool = False) -> None:
         self.clients = clients
         self._rewards = rewards
-        self._calls = SessionCalls(clients.host.most if clients.host else MOST)
         self.server: Server[Any] = Server(
             "sextant",
             instructions=INSTRUCTIONS,
@@ -238,10 +236,7 @@ class McpServer:
         reported_usage: Any = (params.meta or {}).get(USAGE)
         client = self._client(context)
         work = partial(self._act, client, params.name, params.arguments or {}, reported_usage)
-        try:
-            texts, failed = await self._calls.run(client, work)
-        except TooManyCalls as refusal:
-            texts, failed = [_error(str(refusal))], True
+        texts, failed = await run_sync(work)
         # Documents may have lone surrogates, which the protocol's JSON cannot have.
         content: list[Any] = [
             types.TextContent(text=text.encode("utf-8", "replace").decode()) for text in texts
