@@ -41,7 +41,6 @@ COMMANDS = {
         "sextant.evals.reproduce",
         "make a paper's table or figure again, beside its figures",
     ),
-    "judge": ("sextant.evals.judge", "have a model judge what runs bring and nobody has judged"),
     "export": ("sextant.evals.export", "write a run in the format of another tool"),
     "import": ("sextant.evals.import_run", "make a run folder from the results of another system"),
     "compile": (
@@ -73,7 +72,10 @@ COMMANDS = {
 }
 # Commands of sextant-construction, which need not be installed, and what each does. Entry points
 # of installed packages in the group `sextant.commands` name a module with `parser` and `command`.
-SEPARATE = {"build": "make a benchmark of a corpus, and check one"}
+SEPARATE = {
+    "build": "make a benchmark of a corpus, and check one",
+    "judge": "have a model judge what runs bring and nobody has judged",
+}
 
 
 def main() -> None:

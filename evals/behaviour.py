@@ -1,7 +1,7 @@
 """How searchers behave: `sextant behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
 
 evals/scoring/behaviour.py counts; docs/guide/compare.md says what the figures mean. Only with
---name-failures is a model asked (evals/judging/loss_causes.py).
+--name-failures is a model asked (evals/running/loss_causes.py).
 """
 
 import argparse
@@ -53,7 +53,7 @@ def command(arguments: argparse.Namespace) -> int:
         result = behaviour.compare_behaviour(arguments.paths)
     text = behaviour.render_behaviour(result)
     if arguments.name_failures:
-        from sextant.evals.judging import loss_causes  # DSPy
+        from sextant.evals.running import loss_causes  # DSPy
 
         fixed_options = {
             "program": "sextant.programs.llm_tasks.loss_explainer:Explainer",

@@ -30,7 +30,6 @@ from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, Stand
 
 from sextant.environments import task_card
 from sextant.environments.base import POOLED, EmptySplit, Environment, Grades
-from sextant.evals.judging import llm_judge
 from sextant.evals.run_descriptions import describe_task, model_name
 from sextant.evals.running import cost_estimate, evaluate
 from sextant.evals.running.request import Request
@@ -60,7 +59,7 @@ from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.expressions import Expressions
 from sextant.tools.text import sentences
-from sextant_construction import condition_ladders, pool_comparison, recipe, release
+from sextant_construction import condition_ladders, llm_judge, pool_comparison, recipe, release
 from sextant_construction.pipeline import stable_order
 
 NDCG = "nDCG@10"

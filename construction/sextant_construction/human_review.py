@@ -25,7 +25,6 @@ from typing_extensions import TypedDict
 from sextant.evals import web_page
 from sextant.evals.formats.export_run import compact
 from sextant.evals.run_folder import check_output
-from sextant.evals.scoring.agreement import agree
 from sextant.evals.scoring.statistics import Interval
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
@@ -34,6 +33,7 @@ from sextant.tools.platform.cli import CommandParser, print_stderr, print_stdout
 from sextant.tools.platform.number_format import number, plural
 from sextant.tools.platform.result_table import ResultTable, render_terminal, show
 from sextant.tools.records import JsonMapping, JsonObject
+from sextant_construction.agreement import agree
 
 Value = (
     str | list[str]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 from sextant.environments.base import Grades, Qrels
-from sextant.evals.judging.llm_judge import EXAMPLES
 from sextant.evals.running.model_stage import digest
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST, RULES
 from sextant.tools.records import Query
 from sextant_construction.human_review import Item
+from sextant_construction.llm_judge import EXAMPLES
 from sextant_construction.pipeline import BuildPipeline, overlapping_slices
 from sextant_construction.types import StageInput
 

@@ -33,7 +33,7 @@ from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.text import content_words
 
 Result = JsonObject  # what `compare_behaviour` returns and --json prints
-# So begins the folder of causes that a model named (evals/judging/loss_causes.py)
+# So begins the folder of causes that a model named (evals/running/loss_causes.py)
 NAMED = f"{scored_run.JUDGED}causes"
 EXAMPLES = 3  # of a figure, or of a kind of failure
 FIGURES = {

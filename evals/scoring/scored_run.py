@@ -38,7 +38,7 @@ NAMED = ("program", "retriever", "lm")
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
 _COMPILED = "compiled"  # folder of compilations next to the runs; its folders have other files
 _LARGEST_TABLE = 1 << 30  # bytes of scores.csv, whose last column has error messages
-JUDGED = "judged-"  # prefix of the folders of judges next to the runs (evals/judging/llm_judge.py)
+JUDGED = "judged-"  # prefix of the folders of judges next to the runs (construction/sextant_construction/llm_judge.py)
 
 
 class Searched(NamedTuple):

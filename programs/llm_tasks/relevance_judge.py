@@ -5,7 +5,7 @@ OBLIQ-Bench has a model judge the documents of several systems (appendix D), wit
 calibrate by and a rule for each kind of latent relevance; the wording is ours. It is no search
 program, and not in the table of them.
 
-evals/judging/llm_judge.py chooses the documents.
+construction/sextant_construction/llm_judge.py chooses the documents.
 """
 
 import json

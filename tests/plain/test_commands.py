@@ -112,7 +112,12 @@ FILES = ("prompts show", "docs")
 # What a plain installation cannot do ends with 2, in one line that names the extra.
 NEEDS_AN_EXTRA = {"serve": "[rest]"}
 # So begin the calls that sextant-construction brings.
-OF_CONSTRUCTION = ("sextant build", "python -m sextant_construction", "sextant tasks make")
+OF_CONSTRUCTION = (
+    "sextant build",
+    "sextant judge",
+    "python -m sextant_construction",
+    "sextant tasks make",
+)
 
 
 @pytest.fixture(scope="module")

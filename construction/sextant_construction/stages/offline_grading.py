@@ -1,4 +1,4 @@
-"""Grading of documents by a query, as a stage of a build; the signature is that of sextant.evals.judge."""
+"""Grading of documents by a query, as a stage of a build; the signature is that of sextant_construction.judge."""
 
 from typing import Any
 

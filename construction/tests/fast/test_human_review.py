@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import bootstrap, spearmanr
 from sklearn import metrics
 
-from sextant.evals.scoring.agreement import agree
 from sextant.tools.platform.cli import CommandParser, run_command
 from sextant_construction import human_review
+from sextant_construction.agreement import agree
 from sextant_construction.human_review import SHEETS, Item, answers, identify, offer
 
 

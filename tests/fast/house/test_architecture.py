@@ -32,7 +32,6 @@ LAYERS_OF_EVALS = (
     "scoring",
     "running",
     "web_page",
-    "judging",
     "published",
     "formats",
     "reporting",

@@ -36,7 +36,7 @@ MISTYPED = {
     "sextant.evals.report runs --out x": "runs holds no run folder",
     "sextant.evals.report runs --uot x": "has no option --uot; did you mean --out?",
     "sextant.evals.view runs": "runs holds no run folder",
-    "sextant.evals.judge --task congress --runs runs": "runs holds no run folder",
+    "sextant_construction.judge --task congress --runs runs": "runs holds no run folder",
     "sextant.evals.import_run missing --task congress": "there is no file missing",
     "sextant.evals.serve --task congres --mcp stdio": "did you mean 'congress'?",
     "sextant.evals.reproduce obliq/tabel2": "did you mean 'obliq/table2'",

@@ -341,7 +341,7 @@ def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run,
             "sextant.evals.run",
             "--program retrieve --task congress --retriever lens(bm25,attribute=stance,query=true,model=LM)",
         ),
-        ("sextant.evals.judge", "--task congress --runs RUN --lm LM"),
+        ("sextant_construction.judge", "--task congress --runs RUN --lm LM"),
         ("sextant.evals.behaviour", "RUN --name-failures 2 --lm LM"),
         ("sextant.evals.reproduce", "obliq/table4 --limit 1 --retriever bm25 --lm LM"),
         (

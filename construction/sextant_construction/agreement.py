@@ -4,7 +4,7 @@ macro-F1.
 Intervals are by the Bayesian bootstrap over items (Rubin 1981): all pairs of an item get a weight
 together. One more item, with every pair of values equally likely (Perks 1947), stands for what a
 small sample lacks: without it, an interval of few items with hardly a difference covers kappa in 20
-of 100 cases, and so in 88 to 98 (tests/soak/large/test_kappa_intervals.py).
+of 100 cases, and so in 88 to 98 (construction/tests/soak/large/test_kappa_intervals.py).
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,13 +15,13 @@ from sklearn import metrics as sklearn_metrics
 
 from sextant import environments
 from sextant.environments.base import Judgements
-from sextant.evals import judge as module
-from sextant.evals.judging.judge_correction import draw_true_grades, measure_judge
-from sextant.evals.judging.llm_judge import UnusableJudge, judge_runs, render_judgements
 from sextant.evals.running.request import SharedRequest
 from sextant.evals.scoring.metrics import measure_unjudged
 from sextant.programs.compiled import read, write
 from sextant.tools.errors import BudgetReached, UsageError
+from sextant_construction import judge as module
+from sextant_construction.judge_correction import draw_true_grades, measure_judge
+from sextant_construction.llm_judge import UnusableJudge, judge_runs, render_judgements
 
 PROGRAM = "sextant.programs.llm_tasks.relevance_judge:Judge"
 

@@ -28,7 +28,7 @@ def answer(prompt):
 
 
 def start(server, place):
-    """`sextant.evals.judge` on the runs in a folder, as a process."""
+    """`sextant_construction.judge` on the runs in a folder, as a process."""
     words = (
         "--task",
         "twitter",
@@ -45,7 +45,7 @@ def start(server, place):
     command = [
         sys.executable,
         "-m",
-        "sextant.evals.judge",
+        "sextant_construction.judge",
         *words,
         "--max-concurrent",
         str(WORKERS),

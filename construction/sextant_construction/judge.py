@@ -1,7 +1,7 @@
 """Have a model judge the documents of new systems: `sextant judge --task twitter --runs RUN RUN
 --lm MODEL`.
 
-evals/judging/llm_judge.py pools the runs, asks about a sample of the release's own judgements
+construction/sextant_construction/llm_judge.py pools the runs, asks about a sample of the release's own judgements
 first, then about unjudged documents, and scores the runs by gold, pooled and the new
 judgements.
 """
@@ -81,7 +81,7 @@ def command(arguments: argparse.Namespace) -> int:
     request.check_names()
     find_folders(arguments.paths)  # before what follows is imported
     with announced("loading libraries"):
-        from sextant.evals.judging import llm_judge  # DSPy and SciPy: not for --help
+        from sextant_construction import llm_judge  # DSPy and SciPy: not for --help
 
     named = {
         key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")

@@ -1,12 +1,12 @@
 """How often the intervals around a judge's figures hold the truth, for simulated judges of known error.
 
-`python -m pytest -s tests/soak/large/test_judge_coverage.py` prints the rates of docs/guide/build.md.
+`python -m pytest -s construction/tests/soak/large/test_judge_coverage.py` prints the rates of docs/guide/build.md.
 """
 
 import numpy as np
 import pytest
 
-from sextant.evals.judging.judge_correction import draw_true_grades, measure_judge
+from sextant_construction.judge_correction import draw_true_grades, measure_judge
 
 TRIALS = 300
 

@@ -23,14 +23,12 @@ from scipy.stats import kendalltau
 from sextant import environments
 from sextant.environments.base import Environment, Grades, Judgements
 from sextant.evals import run_folder
-from sextant.evals.judging.judge_correction import draw_true_grades, interval_of, measure_judge
 from sextant.evals.run_descriptions import describe_task
 from sextant.evals.run_folder import load_environment
 from sextant.evals.running import cost_estimate
 from sextant.evals.running.model_stage import OF_RUNS, ModelStage, digest
 from sextant.evals.running.request import SharedRequest, parse_parameters
 from sextant.evals.scoring import scored_run
-from sextant.evals.scoring.agreement import agree
 from sextant.evals.scoring.metrics import collapse_to_units, is_pairwise, measure_unjudged
 from sextant.programs.compiled import read as read_compiled
 from sextant.programs.deviations import describe_judging
@@ -42,6 +40,8 @@ from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.records import JsonMapping, JsonObject, Query, total, usage_from_json, usage_json
 from sextant.tools.retrievers.base import NullRetriever
 from sextant.tools.session import Toolbox
+from sextant_construction.agreement import agree
+from sextant_construction.judge_correction import draw_true_grades, interval_of, measure_judge
 
 CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected
 BATCH = 20  # documents of a query that are judged together

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sextant.evals.scoring.agreement import agree
+from sextant_construction.agreement import agree
 
 SAMPLES = 400
 

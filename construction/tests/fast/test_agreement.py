@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from sextant.evals.scoring.agreement import agree
+from sextant_construction.agreement import agree
 
 
 def kappa_of(pairs):
