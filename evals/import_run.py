@@ -103,7 +103,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     config = run_folder.read_config(path)
     record_test_use(config, path)
-    scores = json.loads((path / "scores.json").read_bytes())
+    scores = json.loads((path / run_folder.SCORES_FILE).read_bytes())
     looks = count_test_uses(config)
     show_scores({"run": str(path), **scores, "looks": looks}, as_json=arguments.json)
     return 7 if scores["failed"] else 0

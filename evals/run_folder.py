@@ -59,6 +59,13 @@ _LOG = logging.getLogger("sextant")
 Config = JsonObject
 Outcome = JsonObject  # query_id, ranking, answer, trace, usage, error, traceback, seconds
 
+# The files of a run.
+CONFIG_FILE = "config.json"
+OUTCOMES_FILE = "outcomes.jsonl"  # a line a query
+SCORES_FILE = "scores.json"
+VALUES_FILE = "scores.csv"  # a row a query, a column a metric
+JUDGED_FILE = "attribution.jsonl"  # a line a query: what became of its relevant documents
+TREC_FILE = "run.trec"
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
 LEFT = "left.jsonl"  # usage of queries that were left pending, if no ledger has it
@@ -167,11 +174,7 @@ def check_place(runs: Path) -> None:
 def check_output(path: Path) -> None:
     """Raise UsageError if writing `path` would replace a file of a run."""
     folder = path.parent
-    if (
-        path.exists()
-        and (folder / "config.json").is_file()
-        and (folder / "outcomes.jsonl").is_file()
-    ):
+    if path.exists() and (folder / CONFIG_FILE).is_file() and (folder / OUTCOMES_FILE).is_file():
         raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
 
 
@@ -264,7 +267,7 @@ class RunFolder:
         }
         starts = {query_id: self.outcomes.starts.pop(query_id) for query_id in errors}
         if errors:
-            for name in ("scores.json", "scores.csv"):
+            for name in (SCORES_FILE, VALUES_FILE):
                 (self.path / name).unlink(missing_ok=True)
         return {
             query_id: starts[query_id]
@@ -280,7 +283,7 @@ class RunFolder:
         if not outcomes:
             return
         self.record_opened()
-        path = self.path / "outcomes.jsonl"
+        path = self.path / OUTCOMES_FILE
         lines = (sign_line(files.encode_row(outcome), self.digest) for outcome in outcomes)
         starts, error = files.append_lines(path, lines)
         query_ids = [outcome["query_id"] for outcome in outcomes]
@@ -356,12 +359,12 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
             f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs"
         ) from None
     with lock:
-        if (path / "config.json").exists():
+        if (path / CONFIG_FILE).exists():
             _check_same_config(path, config)
         # Written again on resuming: the data may have moved, and so the provenance may have
         # changed.
         shown = config | {PROVENANCE: files.hide_folders(config[PROVENANCE])}
-        write(path / "config.json", json.dumps(shown, indent=2, sort_keys=True) + "\n")
+        write(path / CONFIG_FILE, json.dumps(shown, indent=2, sort_keys=True) + "\n")
         yield RunFolder(
             path.absolute(),
             path,
@@ -381,7 +384,7 @@ def read_config(path: Path, *, named: bool = True) -> Config:
 
     try:
         config: Config = read_file(
-            ConfigSchema, path / "config.json", "remove the folder, or mend it"
+            ConfigSchema, path / CONFIG_FILE, "remove the folder, or mend it"
         )
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
@@ -418,7 +421,7 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Js
             return query_id
         return str(read(line)["query_id"])
 
-    file = path / "outcomes.jsonl"
+    file = path / OUTCOMES_FILE
     return read_rows(file, query_of, read=read if skim else files.loads, repair=repair, mend=MEND)
 
 

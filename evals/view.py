@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sextant.evals.run_folder import check_output
+from sextant.evals.run_folder import CONFIG_FILE, check_output
 from sextant.tools.errors import DataError, SextantError, UsageError
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import (
@@ -144,7 +144,7 @@ def _comparison(paths: Sequence[Path], run_ids: Sequence[str]) -> str:
     """Return the end of the address that opens the comparison of runs which are named one by one;
     "" for folders with runs, and for a single run.
     """
-    is_named = all((path / "config.json").is_file() for path in paths)
+    is_named = all((path / CONFIG_FILE).is_file() for path in paths)
     if not is_named or len(run_ids) < 2:
         return ""
     return f"#/compare/{','.join(map(quote, run_ids))}"

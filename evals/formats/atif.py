@@ -28,6 +28,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
+from sextant.evals.run_folder import CONFIG_FILE
 from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
 from sextant.tools.platform.files import sha256
@@ -95,7 +96,7 @@ def _describe_agent(source: ExportedRun) -> JsonObject:
         "extra": {
             **{key: config[key]["name"] for key in ("retriever", "lm")},
             "parameters": config["parameters"],
-            "config_sha256": sha256(source.run.path / "config.json"),
+            "config_sha256": sha256(source.run.path / CONFIG_FILE),
         },
     }
 

@@ -18,7 +18,14 @@ from typing import Any
 import orjson
 
 from sextant.environments.opaque_ids import reveal
-from sextant.evals.run_folder import Outcome, check_file, load_environment
+from sextant.evals.run_folder import (
+    CONFIG_FILE,
+    OUTCOMES_FILE,
+    TREC_FILE,
+    Outcome,
+    check_file,
+    load_environment,
+)
 from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, UnknownName, UsageError
@@ -153,7 +160,7 @@ def select(
     """
     run = read_scored_run(path)
     try:
-        check_file(path / "run.trec", run.scores)
+        check_file(path / TREC_FILE, run.scores)
     except ValueError as error:
         raise DataError(f"{path}: {error}; sextant score {path} makes it again") from None
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
@@ -240,7 +247,7 @@ def _check_target(path: Path, *, replaceable: bool) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; choose a folder as --out")
     # Also with --force.
-    if (path / "config.json").is_file() and (path / "outcomes.jsonl").is_file():
+    if (path / CONFIG_FILE).is_file() and (path / OUTCOMES_FILE).is_file():
         raise UsageError(
             f"{path} is a run folder, whose files an export would replace; choose another --out"
         )

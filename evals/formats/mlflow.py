@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.evals.formats.export_run import ExportedRun
+from sextant.evals.run_folder import CONFIG_FILE, JUDGED_FILE, SCORES_FILE, TREC_FILE, VALUES_FILE
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform import files
 from sextant.tools.platform.installation import explain_missing
@@ -23,7 +24,7 @@ KEY = "sextant.run"
 _LONGEST = 6000
 # Metrics or parameters that MLflow takes at a time.
 _BATCH = 100
-_ARTIFACTS = ("config.json", "scores.json", "scores.csv", "run.trec", "attribution.jsonl")
+_ARTIFACTS = (CONFIG_FILE, SCORES_FILE, VALUES_FILE, TREC_FILE, JUDGED_FILE)
 
 
 def write(source: ExportedRun, address: str, *, force: bool) -> list[str]:

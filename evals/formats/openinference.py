@@ -33,6 +33,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact
+from sextant.evals.run_folder import OUTCOMES_FILE
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.records import JsonMapping, JsonObject, Step, Usage, usage_json
@@ -156,7 +157,7 @@ class _Trace:
         name = f"{source.run.path.name}\0{query.query_id}"
         error = query.outcome["error"]
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
-        self._began = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns - round(seconds * 1e9)
+        self._began = (source.run.path / OUTCOMES_FILE).stat().st_mtime_ns - round(seconds * 1e9)
         attributes = {
             "service.name": "sextant",
             "openinference.project.name": source.run.config["task"],

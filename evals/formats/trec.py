@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from sextant.environments.base import Environment
 from sextant.environments.readers import document_ids, raw_files
 from sextant.evals.formats.export_run import ExportedRun
-from sextant.evals.run_folder import InvalidRanking, check_ranking
+from sextant.evals.run_folder import TREC_FILE, InvalidRanking, check_ranking
 from sextant.evals.scoring.score_run import encode_trec_id, trec_lines
 from sextant.tools.errors import DataError
 from sextant.tools.platform.number_format import plural, queries
@@ -70,8 +70,8 @@ def _copy_run(source: ExportedRun, folder: Path) -> None:
     for query_id in source.query_ids:
         chosen.add(encode_trec_id(query_id).encode("utf-8", "backslashreplace"))
     with (
-        (source.run.path / "run.trec").open("rb") as lines,
-        (folder / "run.trec").open("wb") as copy,
+        (source.run.path / TREC_FILE).open("rb") as lines,
+        (folder / TREC_FILE).open("wb") as copy,
     ):
         copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
 

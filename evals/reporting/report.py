@@ -31,7 +31,7 @@ from sextant.evals.reporting.report_tables import (
 )
 from sextant.evals.reporting.run_groups import Group, group_runs, short_task_name
 from sextant.evals.run_descriptions import model_name
-from sextant.evals.run_folder import check_file
+from sextant.evals.run_folder import JUDGED_FILE, check_file
 from sextant.evals.scoring.comparison import fill_metrics
 from sextant.evals.scoring.metrics import require_metrics
 from sextant.evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
@@ -135,7 +135,7 @@ def _shared_sections(
 
 def _warnings(run: ScoredRun) -> Iterator[str]:
     try:
-        check_file(run.path / "attribution.jsonl", run.scores)
+        check_file(run.path / JUDGED_FILE, run.scores)
     except (ValueError, OSError) as error:
         yield f"{run.name}: {error}; sextant score {run.path} makes it again"
     if run.errors:

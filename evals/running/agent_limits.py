@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from sextant.evals.run_folder import LEFT, MEND, Outcome
+from sextant.evals.run_folder import LEFT, MEND, OUTCOMES_FILE, Outcome
 from sextant.tools.models.budget import Budget
 from sextant.tools.models.storage.ledger import Ledger
 from sextant.tools.platform import files
@@ -57,7 +57,7 @@ def count_agents(
 
 
 def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
-    for file in (folder / "outcomes.jsonl", folder / LEFT):
+    for file in (folder / OUTCOMES_FILE, folder / LEFT):
         for _, outcome in files.read_lines(file, files.loads, MEND):
             yield outcome
 

@@ -304,7 +304,7 @@ def _run(
         ready = prepare_loaded(opened)
     ready.start = start
     run_path = run_folder.run_path(request.runs, ready.config)
-    if not (run_path / "outcomes.jsonl").exists() and not terms.cassette:
+    if not (run_path / run_folder.OUTCOMES_FILE).exists() and not terms.cassette:
         check_key(request.lm, request.headers)
     with run_folder.claim(run_path, ready.config) as folder:
         if request.again:

@@ -106,7 +106,7 @@ class ModelStage:
     def outcomes(self) -> Outcomes:
         """The outcomes so far."""
         # A folder without a configuration is of a stage that ended before it asked anything.
-        begun = (self.path / "config.json").exists()
+        begun = (self.path / run_folder.CONFIG_FILE).exists()
         return run_folder.read_outcomes(self.path) if begun else {}
 
     @contextmanager

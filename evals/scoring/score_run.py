@@ -55,7 +55,12 @@ from sextant.tools.pool_kinds import describe_signs
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
 
 # Files whose digests scores.json has, in their order there.
-_DIGESTED = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
+_DIGESTED = (
+    run_folder.OUTCOMES_FILE,
+    run_folder.JUDGED_FILE,
+    run_folder.TREC_FILE,
+    run_folder.VALUES_FILE,
+)
 KINDS = 5  # of failures that are told, the commonest first
 _STANDING = bytes(set(range(ord("!"), ord("~") + 1)) - {ord("%")})  # in ids of TREC files
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
@@ -74,13 +79,13 @@ def score(
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
     query_ids = [query.query_id for query in environment.queries]
     _require_answered(path, query_ids, outcomes)
-    digests = {"outcomes.jsonl": run_folder.start_digest(path / "outcomes.jsonl")}
+    digests = {run_folder.OUTCOMES_FILE: run_folder.start_digest(path / run_folder.OUTCOMES_FILE)}
     sums = PartialScores(config, environment)
     figures = FigureMeans(environment.metric, config["depth"])
     with ExitStack() as stack:
         drafts = {
             name: stack.enter_context(run_folder.writing(path / name))
-            for name in ("run.trec", "attribution.jsonl")
+            for name in (run_folder.TREC_FILE, run_folder.JUDGED_FILE)
         }
         _score_queries(path, sums, outcomes, drafts, figures)
         for name, draft in drafts.items():
@@ -89,8 +94,8 @@ def score(
         closing = stack.pop_all()
     # Of the size of all outcomes: what follows is computed while they are brought to the disk.
     closed = start_thread(closing.close)
-    _write_columns(path / "scores.csv", sums.columns, sums.errors)
-    digests["scores.csv"] = run_folder.start_digest(path / "scores.csv")
+    _write_columns(path / run_folder.VALUES_FILE, sums.columns, sums.errors)
+    digests[run_folder.VALUES_FILE] = run_folder.start_digest(path / run_folder.VALUES_FILE)
     pooled = environment.judgements.get(POOLED)
     rankings = {}
     if pooled:  # else nothing is read a second time
@@ -113,7 +118,7 @@ def score(
     closed.result()
     made_of |= {name: digests[name].result() for name in _DIGESTED}
     scores = run_folder.seal_scores(files.hide_folders(scores) | {"made_of": made_of})
-    run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
+    run_folder.write(path / run_folder.SCORES_FILE, json.dumps(scores, indent=2) + "\n")
     return scores
 
 
@@ -213,7 +218,7 @@ def _score_queries(
 ) -> None:
     """Score each query, and write its lines of run.trec and attribution.jsonl to `drafts`."""
     environment = sums.environment
-    trec = drafts["run.trec"].buffer
+    trec = drafts[run_folder.TREC_FILE].buffer
     release_ids = environment.release_ids
     rows = outcomes.rows(query.query_id for query in environment.queries)
     for query, outcome in zip(environment.queries, rows, strict=True):
@@ -225,7 +230,7 @@ def _score_queries(
         lines = trec_lines(query.query_id, released, path.name)
         trec.write(lines.encode("utf-8", "backslashreplace"))
         figures.add(outcome, row)
-        drafts["attribution.jsonl"].write(files.dumps(row) + "\n")
+        drafts[run_folder.JUDGED_FILE].write(files.dumps(row) + "\n")
 
 
 def _check_ranking(
@@ -237,7 +242,7 @@ def _check_ranking(
     try:
         run_folder.check_ranking(outcome["ranking"], query, environment.documents)
     except run_folder.InvalidRanking as wrong:
-        file = path / "outcomes.jsonl"
+        file = path / run_folder.OUTCOMES_FILE
         raise DataError(f"{file}, query {query.query_id!r}: {wrong}; {run_folder.MEND}") from None
 
 

@@ -157,7 +157,7 @@ class ScoredRun:
 
         DataError if a value is missing, as in an old run.
         """
-        file = self.path / "attribution.jsonl"
+        file = self.path / run_folder.JUDGED_FILE
         rows = run_folder.read_rows(
             file, lambda line: str(schemas.parse_json(JudgedSchema, line)["query_id"])
         )
@@ -248,7 +248,7 @@ def find_folders(paths: Iterable[Path], *, unanswered: bool = False) -> list[Pat
     run_folders: dict[Path, Path] = {}
     for path in paths:
         folders = [path]
-        if not (path / "config.json").is_file():
+        if not (path / run_folder.CONFIG_FILE).is_file():
             folders = _run_folders_below(path, unanswered=unanswered)
         if not folders:
             raise DataError(
@@ -266,10 +266,10 @@ def _run_folders_below(path: Path, *, unanswered: bool) -> list[Path]:
     folders = []
     for file in files.walk(path):
         folder = file.parent
-        if file.name != "config.json":
+        if file.name != run_folder.CONFIG_FILE:
             continue
         is_begun = unanswered and (folder / ".lock").is_file()
-        if not is_begun and not (folder / "outcomes.jsonl").is_file():
+        if not is_begun and not (folder / run_folder.OUTCOMES_FILE).is_file():
             continue
         top = folder.relative_to(path).parts[0]
         if folder.name.startswith(JUDGED) or top == _COMPILED or run_folder.SHARD.match(top):
@@ -301,9 +301,9 @@ def read_scored_run(path: Path, *, load_data: bool = True) -> ScoredRun:
     config = run_folder.read_config(path)
     try:
         scores = read_scores(path, config)
-        run_folder.check_file(path / "scores.csv", scores)
+        run_folder.check_file(path / run_folder.VALUES_FILE, scores)
         columns, errors = _read_columns(
-            files.read_input(path / "scores.csv", _LARGEST_TABLE).decode()
+            files.read_input(path / run_folder.VALUES_FILE, _LARGEST_TABLE).decode()
         )
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
@@ -335,7 +335,7 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
 def read_scores(path: Path, config: run_folder.Config) -> JsonObject:
     """Read and check scores.json of the run of `config`. ValueError if it is damaged."""
     scores: JsonObject = schemas.parse_json_exact(
-        ScoresSchema, files.read_input(path / "scores.json", _LARGEST_TABLE)
+        ScoresSchema, files.read_input(path / run_folder.SCORES_FILE, _LARGEST_TABLE)
     )
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")

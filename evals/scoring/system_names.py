@@ -10,7 +10,7 @@ from math import inf, isfinite
 from typing import Any
 
 from sextant.evals.run_descriptions import printable
-from sextant.evals.run_folder import Config
+from sextant.evals.run_folder import CONFIG_FILE, Config
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.programs import FLOOR
 from sextant.tools.platform.number_format import abbreviate
@@ -232,7 +232,7 @@ def _date_code(runs: Iterable[ScoredRun]) -> dict[str, str]:
         time = began.get(digest, inf)
         # A folder that cannot be read any more has been read before.
         with suppress(OSError):
-            time = min(time, (run.path / "config.json").stat().st_mtime)
+            time = min(time, (run.path / CONFIG_FILE).stat().st_mtime)
         began[digest] = time
     words = dict[str, str]()
     for digest, time in began.items():

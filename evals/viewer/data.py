@@ -48,9 +48,15 @@ COMPARED = (
 )
 
 # Files of a run whose change means that it is read again.
-_READ_FILES = ("config.json", "scores.json", "scores.csv", "attribution.jsonl", "outcomes.jsonl")
+_READ_FILES = (
+    run_folder.CONFIG_FILE,
+    run_folder.SCORES_FILE,
+    run_folder.VALUES_FILE,
+    run_folder.JUDGED_FILE,
+    run_folder.OUTCOMES_FILE,
+)
 # And those of them without which it is unfinished.
-_SCORE_FILES = ("scores.json", "scores.csv")
+_SCORE_FILES = (run_folder.SCORES_FILE, run_folder.VALUES_FILE)
 _SUMMARY_KEYS = (
     "task",
     "data",

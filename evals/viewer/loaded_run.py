@@ -101,7 +101,7 @@ class LoadedRun:
         )
 
     def _read_judged(self, remedy: str) -> Judged:
-        path = self.run.path / "attribution.jsonl"
+        path = self.run.path / run_folder.JUDGED_FILE
         losses = self.run.scores.get("losses")
         texts = {}
         fates: dict[str, list[str]] = {}

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sextant.evals.run_folder import OUTCOMES_FILE
 from sextant.evals.run_sittings import read_sittings
 from sextant.evals.scoring.scored_run import ScoredRun, contract_differences
 from sextant.evals.scoring.system_names import name_settings
@@ -118,7 +119,7 @@ def describe_time(path: Path) -> dict[str, Any]:
     date = None
     seconds = None
     with suppress(OSError):
-        date = (path / "outcomes.jsonl").stat().st_mtime
+        date = (path / OUTCOMES_FILE).stat().st_mtime
     sittings = read_sittings(path)
     if sittings:
         last = sittings[-1]

@@ -56,7 +56,7 @@ class UnfinishedRun:
         self.config = run_folder.read_config(path)
         self._texts = texts
         read = partial(run_folder.check_outcome, config_digest=run_folder.digest(self.config))
-        self._outcomes = run_folder.JsonlIndex(path / "outcomes.jsonl", {}, read)
+        self._outcomes = run_folder.JsonlIndex(path / run_folder.OUTCOMES_FILE, {}, read)
         self._end = 0  # bytes of outcomes.jsonl that were read
         self._scores: PartialScores | None = None
         self._rows = dict[str, JsonObject]()  # of attribution.jsonl

@@ -111,7 +111,7 @@ def _join_outcomes(
     failed`.
     """
     shard_lines = set(files.iter_lines(shard.outcomes.path))
-    with files.open_file(joined.path / "outcomes.jsonl", "ab") as file:
+    with files.open_file(joined.path / run_folder.OUTCOMES_FILE, "ab") as file:
         for query_id in query_ids:
             line = _line(shard, query_id)
             joined_line = _line(joined, query_id)
