@@ -39,7 +39,7 @@ from sextant.evals.scoring.statistics import estimate_mean
 from sextant.evals.scoring.system_names import name_systems
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.platform.number_format import some_queries
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.records import JsonObject
 
 Result = JsonObject  # what `curves` returns and --json prints
 SEEN = (
@@ -80,48 +80,39 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     require_same_contract(runs)
     metric = _choose_metric(runs[0], metric)
     labels = {run.name: name for run, name in zip(runs, name_systems(runs), strict=True)}
-    refused = {
-        axis: {run.name: reason for run in runs if (reason := _refuse(run, axis))} for axis in axes
-    }
+    refused = list[Result]()
     # axis -> run -> courses of the queries for which the metric is defined, in the order of the run
     drawn: dict[str, dict[str, list[MetricTrajectory]]] = {axis: {} for axis in axes}
     for run in runs:
-        trajectories, bare = _follow_queries(
-            run, metric, [axis for axis in axes if run.name not in refused[axis]]
-        )
-        for axis, courses in trajectories.items():
-            if bare:
-                number = some_queries(bare, len(run.query_ids), "has", "have")
-                refused[axis][run.name] = f"{number} a ranking and no trajectory"
-            elif courses:
+        reasons = _refuse(run, axes)
+        refused += [{"run": run.name, "axis": axis, "why": why} for axis, why in reasons.items()]
+        allowed = [axis for axis in axes if axis not in reasons]
+        for axis, courses in _follow_queries(run, metric, allowed).items():
+            if courses:
                 drawn[axis][run.name] = courses
-    if not (
-        shown := {
-            axis: described
-            for axis, trajectories_by_run in drawn.items()
-            if (described := _describe_axis(axis, trajectories_by_run, labels))
-        }
-    ):
-        raise UsageError(_why_nothing(metric, refused, drawn))
+    shown = {}
+    for axis, courses_by_run in drawn.items():
+        if described := _describe_axis(axis, courses_by_run, labels):
+            shown[axis] = described
+    unused = [axis for axis in axes if drawn[axis] and axis not in shown]
+    if not shown:
+        reasons_given = [f"{row['run']}, {AXES[row['axis']]}: {row['why']}" for row in refused]
+        reasons_given += [f"no run used any {AXES[axis]}" for axis in unused]
+        why = "; ".join(reasons_given) or f"{metric} is defined for none of the queries"
+        raise UsageError(
+            f"there is no curve: {why}; choose another --by or --metric, or other runs"
+        )
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in ABOUT},
         "metric": metric,
         "queries": len(runs[0].query_ids),
         "runs": [
-            {
-                "run": run.name,
-                "label": labels[run.name],
-                **{key: run.scores[key] for key in NAMED},
-            }
+            {"run": run.name, "label": labels[run.name], **{key: run.scores[key] for key in NAMED}}
             for run in runs
         ],
         "axes": shown,
-        "refused": [
-            {"run": name, "axis": axis, "why": reason}
-            for axis, reasons in refused.items()
-            for name, reason in reasons.items()
-        ],
-        "unused": [axis for axis in axes if drawn[axis] and axis not in shown],
+        "refused": refused,
+        "unused": unused,
     }
 
 
@@ -146,25 +137,19 @@ def _choose_metric(run: ScoredRun, name: str) -> str:
     return chosen
 
 
-def _refuse(run: ScoredRun, axis: str) -> str:
-    if axis != "searches" and not run.usage_known:
-        return "it was imported without what its model calls used"
-    unknown = axis == "usd" and run.scores["usage"]["list_usd"] is None
-    return "the price of its model is not known" if unknown else ""
-
-
-def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: JsonMapping) -> str:
-    for axis, drawn_runs in drawn.items():
-        for name, reason in refused[axis].items():
-            return (
-                f"{name} has no curve by {AXES[axis]}: {reason}; choose another --by, or other runs"
-            )
-        if drawn_runs:
-            return (
-                f"no run used any {AXES[axis]}, so there is nothing to tell apart; choose another "
-                f"--by"
-            )
-    return f"{metric} is defined for none of the queries; choose another --metric"
+def _refuse(run: ScoredRun, axes: Sequence[str]) -> dict[str, str]:
+    """Return why a run has no curve, by axis."""
+    outcomes = run.outcomes.rows(run.query_ids)
+    bare = sum(bool(row["ranking"]) and not row["trace"]["steps"] for row in outcomes)
+    if bare:
+        number = some_queries(bare, len(run.query_ids), "has", "have")
+        return dict.fromkeys(axes, f"{number} a ranking and no trajectory")
+    if not run.usage_known:
+        used = [axis for axis in axes if axis != "searches"]
+        return dict.fromkeys(used, "it was imported without what its model calls used")
+    if "usd" in axes and run.scores["usage"]["list_usd"] is None:
+        return {"usd": "the price of its model is not known"}
+    return {}
 
 
 def _describe_axis(
@@ -244,17 +229,15 @@ def _describe_curve(courses: Sequence[MetricTrajectory], budgets: list[float]) -
 
 def _follow_queries(
     run: ScoredRun, metric: str, axes: Sequence[str]
-) -> tuple[dict[str, list[MetricTrajectory]], int]:
+) -> dict[str, list[MetricTrajectory]]:
     trajectories = {axis: list[MetricTrajectory]() for axis in axes}
-    bare = 0
     for query_id in run.query_ids if axes else ():
-        outcome = run.outcomes[query_id]
-        bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]
-        for axis, course in query_trajectory(
-            outcome, run.judged[query_id], metric, axes, run.config["depth"]
-        ).items():
+        courses = query_trajectory(
+            run.outcomes[query_id], run.judged[query_id], metric, axes, run.config["depth"]
+        )
+        for axis, course in courses.items():
             trajectories[axis].append(course)
-    return trajectories, bare
+    return trajectories
 
 
 def query_trajectory(

@@ -176,7 +176,7 @@ class StudyProgress:
 
     def end(self, result: CellResult) -> None:
         """Show the result of a cell."""
-        run = result.folder and read_scored_run(result.folder, load_data=False)
+        run = result.folder and read_scored_run(result.folder)
         text = (
             f"{run.mean(run.metric) or 0:.4f}"
             if run
@@ -266,7 +266,7 @@ class SharedRunState:
         path = earlier.find_folder(opened)
         with suppress(SextantError):
             run = (
-                read_scored_run(path, load_data=False)
+                read_scored_run(path)
                 if path and not opened.resolved.pool and not request.again
                 else None
             )
