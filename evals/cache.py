@@ -14,7 +14,12 @@ from sextant.tools.errors import DataError, UsageError
 from sextant.tools.models.storage.cassette import write_cassette
 from sextant.tools.models.storage.ledger import Ledger
 from sextant.tools.models.storage.request_store import read_call
-from sextant.tools.models.storage.response_cache import NAME, ResponseCache, open_answers
+from sextant.tools.models.storage.response_cache import (
+    NAME,
+    AnswerFilter,
+    ResponseCache,
+    open_answers,
+)
 from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
@@ -30,7 +35,6 @@ from sextant.tools.platform.result_table import ResultTable, show
 from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_from_json, usage_json
 from sextant.tools.text import message_text
 
-_USABLE = "fault = '' AND outputs IS NOT NULL"
 _BEGINS = 60  # characters of an answer in a list
 _usd = partial(
     number,
@@ -99,15 +103,13 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    condition, values = _condition(answers, arguments)
-    models = _sum_by_model(answers, condition, values)
-    # Read to its end first: an open selection holds the lock that a ledger needs.
-    names = [row["run"] for row in answers.select(("run",), "GROUP BY run")]
-    runs = {run: Ledger(answers, run).books.json() for run in names}
+    wanted = _wanted(answers, arguments)
+    models = _sum_by_model(answers, wanted)
+    runs = {run: Ledger(answers, run).books.json() for run in sorted(answers.runs())}
     result: JsonObject = {"answers": str(answers.path), "models": models, "runs": runs}
     table = _table_of_runs(runs)
     if arguments.calls:
-        result["calls"] = list(_calls(answers, condition, values))
+        result["calls"] = list(_calls(answers, wanted))
         table = _table_of_calls(result["calls"])
     if arguments.json:
         print_json(result)
@@ -115,14 +117,12 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
         show([str(answers.path), _table_of_models(models), table])
 
 
-def _sum_by_model(
-    answers: ResponseCache, condition: str, values: Sequence[Any]
-) -> dict[str, JsonObject]:
+def _sum_by_model(answers: ResponseCache, wanted: AnswerFilter) -> dict[str, JsonObject]:
     """Return the answers, their usage, and the days of the first and the last, by model."""
     models: dict[str, JsonObject] = {}
     usages: dict[str, Usage] = {}
     columns = ("key", "model", "usage", "at")
-    for answer in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
+    for answer in answers.find(wanted, columns):
         model = answer["model"]
         day = _day(answer["at"])
         row = models.setdefault(model, {"answers": 0, "usage": {}, "first": day})
@@ -183,10 +183,10 @@ def _table_of_runs(runs: Mapping[str, JsonMapping]) -> ResultTable:
     return ResultTable("", heads, rows, names=(0, 6))
 
 
-def _calls(answers: ResponseCache, condition: str, values: Sequence[Any]) -> Iterator[JsonObject]:
+def _calls(answers: ResponseCache, wanted: AnswerFilter) -> Iterator[JsonObject]:
     """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
     columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
-    for row in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
+    for row in answers.find(wanted, columns):
         answer = _answers(row.pop("outputs"))[0]
         has_prompt = row.pop("request") is not None
         yield row | {
@@ -198,15 +198,11 @@ def _calls(answers: ResponseCache, condition: str, values: Sequence[Any]) -> Ite
 
 def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     key = _checked(arguments.key)
-    statement = (
-        f"SELECT DISTINCT key FROM calls WHERE substr(key, 1, ?) = ? AND {_USABLE} ORDER BY key "
-        f"LIMIT 2"
-    )
-    keys = [str(full_key) for (full_key,) in answers.query(statement, (len(key), key))]
+    keys = [full_key for full_key in answers.keys(AnswerFilter()) if full_key.startswith(key)]
     if not keys:
         raise DataError(f"no answer has the key {key}; cache list --calls has those there are")
     if len(keys) > 1:
-        raise UsageError(f"more than one key begins with {key}: {', '.join(keys)}")
+        raise UsageError(f"more than one key begins with {key}: {', '.join(keys[:2])}")
     call = read_call(answers.path, keys[0]) or {}
     call["at"] = _day(call["at"])
     if arguments.json:
@@ -245,13 +241,7 @@ def _answers(outputs: Sequence[Any]) -> list[str]:
 
 
 def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    condition, values = _condition(answers, arguments)
-    keys = [
-        key
-        for (key,) in answers.query(
-            f"SELECT DISTINCT key FROM calls WHERE {condition} ORDER BY key", values
-        )
-    ]
+    keys = answers.keys(_wanted(answers, arguments))
     run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
     count = write_cassette(
         arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run)))
@@ -264,11 +254,10 @@ def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
 
 
 def _clear(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    condition, values = _condition(answers, arguments)
-    if condition == _USABLE and not arguments.all:
+    wanted = _wanted(answers, arguments)
+    if wanted == AnswerFilter() and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
-    count = answers.query(f"SELECT count(*) FROM calls WHERE {condition}", values)[0][0]
-    answers.clear(condition, values)
+    count = answers.clear(wanted)
     _report_done(
         arguments,
         f"{plural(count, 'answer is', 'answers are')} removed; the books keep what was paid",
@@ -276,35 +265,24 @@ def _clear(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     )
 
 
-def _condition(
-    answers: ResponseCache, arguments: argparse.Namespace
-) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition for the answers that the options name, and its values."""
-    conditions = [_USABLE]
-    values = list[Any]()
-    if arguments.model:
-        conditions.append("model = ?")
-        values.append(arguments.model)
+def _wanted(answers: ResponseCache, arguments: argparse.Namespace) -> AnswerFilter:
+    """Return which answers the options name."""
+    wanted = AnswerFilter(model=arguments.model or "")
     if arguments.run:
-        begins = _run(answers, arguments.run).rpartition("/")[0] + "/"
-        conditions.append("key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)")
-        values += [len(begins), begins]
+        wanted = wanted._replace(run=_run(answers, arguments.run).rpartition("/")[0] + "/")
     if arguments.kind == "clear" and arguments.key:
-        conditions.append("key = ?")
-        values.append(_checked(arguments.key))
+        wanted = wanted._replace(key=_checked(arguments.key))
     if arguments.kind == "clear" and arguments.days:
-        conditions.append("at < ?")
-        values.append(time.time() - arguments.days * 86_400)
-    return " AND ".join(conditions), tuple(values)
+        wanted = wanted._replace(before=time.time() - arguments.days * 86_400)
+    return wanted
 
 
 def _run(answers: ResponseCache, named: str) -> str:
     """Return the latest run that TASK/FOLDER or a folder names, as the table has it."""
-    begins = "/".join(Path(named).parts[-2:]) + "/"
-    statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"
-    for (run,) in answers.query(statement, (len(begins), begins)):
-        return str(run)
-    raise DataError(f"no run {named} has answers here; cache list has those that have")
+    runs = answers.runs("/".join(Path(named).parts[-2:]) + "/")
+    if not runs:
+        raise DataError(f"no run {named} has answers here; cache list has those that have")
+    return runs[-1]
 
 
 def _checked(key: str) -> str:

@@ -7,18 +7,13 @@ kept in, which are messages and passages. Left out: an index; every search reads
 
 import json
 import re
-import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
-import zstandard
-
 from sextant.evals.run_folder import Outcome
-from sextant.tools.models.storage.request_store import translate_sqlite_errors
-from sextant.tools.platform import files
+from sextant.tools.models.storage.request_store import CallTexts, open_call_texts
 from sextant.tools.records import Document, JsonObject
 
 # Places that a search returns.
@@ -26,8 +21,6 @@ MOST = 200
 # Characters before and after a word.
 AROUND = 90
 
-_CALL = "SELECT request, outputs, reasoning FROM calls WHERE fault = '' AND key = ?"
-_SELECT_PARTS = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
 # The frame of a message.
 _FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?')
 
@@ -36,9 +29,8 @@ def find_words(
     outcomes: Mapping[str, Outcome], words: str, documents: Mapping[str, Document], answers: Path
 ) -> JsonObject:
     """Return the first places of a run whose text has all of the words, in whatever case."""
-    address = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
-    with translate_sqlite_errors(answers), closing(sqlite3.connect(address, uri=True)) as reader:
-        search = _Search(words.lower().split(), documents, reader if answers.is_file() else None)
+    with open_call_texts(answers) as calls:
+        search = _Search(words.lower().split(), documents, calls)
         passages = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
     return {
         "hits": passages[:MOST],
@@ -49,11 +41,11 @@ def find_words(
 # And what it has found in documents and in parts of prompts, which come again and again
 class _Search:
     def __init__(
-        self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None
+        self, words: list[str], documents: Mapping[str, Document], calls: CallTexts | None
     ) -> None:
         self._words = words
         self._documents = documents
-        self._reader = reader
+        self._calls = calls
         self._in_document = cache(self._read_document)
         self._in_parts = dict[int, str]()
 
@@ -93,20 +85,18 @@ class _Search:
         return self._around(f"{document.title}\n{document.text}") if document else ""
 
     def _in_call(self, key: str) -> Iterator[tuple[str, str]]:
-        if self._reader is None:
+        if self._calls is None:
             return
-        for request, outputs, reasoning in self._reader.execute(_CALL, [key]):
-            part_ids = files.loads(request or "[]")
+        for part_ids, outputs, reasoning in self._calls.calls(key):
             unread = [part_id for part_id in part_ids if part_id not in self._in_parts]
-            for part_id, packed in self._reader.execute(_SELECT_PARTS, [json.dumps(unread)]):
-                text = _unpack(packed)
+            for part_id, text in self._calls.parts(unread):
                 self._in_parts[part_id] = self._around(text) and self._around(_FRAME.sub("", text))
             for part_id in part_ids:
                 yield "prompt", self._in_parts.get(part_id, "")
-            for output in files.loads(outputs or "[]"):
+            for output in outputs:
                 text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
                 yield "answer of the model", self._around(text)
-            yield "reasoning", self._around(reasoning or "")
+            yield "reasoning", self._around(reasoning)
 
     def _around(
         self, text: str
@@ -118,9 +108,3 @@ class _Search:
         start = max(0, position - AROUND)
         end = position + AROUND
         return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"
-
-
-def _unpack(packed: bytes) -> str:
-    """Return the text of a part of a request, with its lines and quotation marks as they are shown."""
-    text = zstandard.decompress(packed).decode("utf-8", "replace")
-    return text.replace("\\n", "\n").replace('\\"', '"')

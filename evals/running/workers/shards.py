@@ -6,7 +6,6 @@ out: checkpoints of agents, which only pending queries need.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,10 @@ from sextant.evals import run_folder
 from sextant.evals.run_folder import load_environment
 from sextant.evals.scoring.reference_runs import read_reference_bounds
 from sextant.evals.scoring.score_run import count_test_uses, record_test_use, score
-from sextant.tools.errors import DataError, RunConflict, RunIncomplete, SextantError
-from sextant.tools.models.storage.ledger import Ledger, open_ledger
+from sextant.tools.errors import DataError, RunConflict, RunIncomplete
+from sextant.tools.models.storage.ledger import open_ledger
 from sextant.tools.platform import files
 from sextant.tools.platform.number_format import choose_verb, queries
-
-# The rows of a shard's ledger (?2) that the run's (?1) has not got yet.
-_NEW = (
-    "run = ?2 AND calls.id > (SELECT coalesce(max(last), 0) FROM gathered WHERE run = ?1 AND "
-    "shard = ?2)"
-)
 
 
 def gather(path: Path) -> dict[str, Any]:
@@ -45,7 +38,7 @@ def gather(path: Path) -> dict[str, Any]:
             with run_folder.claim(shard_path, run_folder.read_config(shard_path)) as shard:
                 _join_outcomes(folder, shard, share)
                 if (shard_path / "run-id").exists():
-                    _join_books(open_ledger(joined_path), open_ledger(shard_path))
+                    open_ledger(joined_path).gather(open_ledger(shard_path))
         run_folder.write_opened(joined_path, run_folder.read_opened(joined_path) | opened)
         scores: dict[str, Any] = {"run": str(joined_path)} | score(joined_path, environment)
     record_test_use(config, joined_path)
@@ -138,41 +131,3 @@ def _line(folder: run_folder.RunFolder, query_id: str) -> bytes | None:
     with folder.outcomes.path.open("rb") as file:
         file.seek(folder.outcomes.starts[query_id])
         return file.readline()
-
-
-def _join_books(joined: Ledger, shard: Ledger) -> None:
-    """Copy the rows of a shard's ledger that are not there yet, and the requests, all or none."""
-    query = joined.answers.query
-    runs = (joined.run, shard.run)
-    names = ", ".join(
-        row[1] for row in query("PRAGMA table_info(calls)") if row[1] not in ("id", "run")
-    )
-    query("ATTACH DATABASE ? AS part", [str(shard.answers.path)])
-    try:
-        query("BEGIN IMMEDIATE")
-        query(
-            "CREATE TABLE IF NOT EXISTS gathered (run TEXT, shard TEXT, last INTEGER, PRIMARY KEY "
-            "(run, shard))"
-        )
-        sent_parts = f"SELECT value FROM part.calls, json_each(calls.request) WHERE {_NEW}"
-        query(
-            f"INSERT OR IGNORE INTO parts (id, text) SELECT id, text FROM part.parts WHERE id IN "
-            f"({sent_parts})",
-            runs,
-        )
-        query(
-            f"INSERT INTO calls (run, {names}) SELECT ?1, {names} FROM part.calls WHERE {_NEW} "
-            f"ORDER BY id",
-            runs,
-        )
-        query(
-            "INSERT OR REPLACE INTO gathered SELECT ?1, ?2, max(id) FROM part.calls WHERE run = ?2",
-            runs,
-        )
-        query("COMMIT")
-    except BaseException:
-        with suppress(SextantError):
-            query("ROLLBACK")
-        raise
-    finally:
-        query("DETACH DATABASE part")

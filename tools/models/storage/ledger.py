@@ -183,6 +183,10 @@ class Ledger:
             )
         return usage_by_query
 
+    def gather(self, shard: "Ledger") -> None:
+        """Take over the rows of a shard's ledger that are not here yet, all or none."""
+        self.answers.gather(self.run, shard.answers, shard.run)
+
     def speed(self) -> dict[str, float]:
         """Return the median of seconds to a first token, and tokens a second from there; {} if none
         was streamed.

@@ -166,7 +166,7 @@ def read_call(path: Path, key: str) -> JsonObject | None:
     )
     with (
         translate_sqlite_errors(path),
-        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader,
+        closing(_connect_to_read(path)) as reader,
     ):
         reader.row_factory = sqlite3.Row
         row = reader.execute(statement, (key,)).fetchone()
@@ -213,13 +213,49 @@ def read_call_times(path: Path, keys: Sequence[str]) -> dict[str, CallTime]:
     times: dict[str, CallTime] = {}
     with (
         translate_sqlite_errors(path),
-        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader,
+        closing(_connect_to_read(path)) as reader,
     ):
         for key, at, seconds, usage in reader.execute(statement, (json.dumps(keys),)):
             used = files.read_object(usage) or {}
             tokens = used.get("input_tokens", 0) + used.get("output_tokens", 0)
             times[key] = CallTime(key, at, seconds, tokens)
     return times
+
+
+class CallTexts:
+    """The texts of calls in a file of answers, with requests in the parts that they are kept in."""
+
+    def __init__(self, reader: sqlite3.Connection) -> None:
+        self._reader = reader
+
+    def calls(self, key: str) -> list[tuple[list[int], list[Any], str]]:
+        """Return the ids of a request's parts, the outputs and the reasoning of each answer."""
+        statement = "SELECT request, outputs, reasoning FROM calls WHERE fault = '' AND key = ?"
+        return [
+            (files.loads(request or "[]"), files.loads(outputs or "[]"), reasoning or "")
+            for request, outputs, reasoning in self._reader.execute(statement, [key])
+        ]
+
+    def parts(self, part_ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """Yield the ids and texts of parts, JSON with its lines and quotation marks as shown."""
+        statement = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
+        for part_id, packed in self._reader.execute(statement, [json.dumps(part_ids)]):
+            text = zstandard.decompress(packed).decode("utf-8", "replace")
+            yield part_id, text.replace("\\n", "\n").replace('\\"', '"')
+
+
+@contextmanager
+def open_call_texts(path: Path) -> Iterator[CallTexts | None]:
+    """Open the texts of the answers at `path`, to be read; None if there is no such file."""
+    if not path.is_file():
+        yield None
+        return
+    with translate_sqlite_errors(path), closing(_connect_to_read(path)) as reader:
+        yield CallTexts(reader)
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
 
 
 def _join(reader: sqlite3.Connection, request: str) -> bytes:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.tools.errors import DataError, RunIncomplete
+from sextant.tools.errors import DataError, RunIncomplete, SextantError
 from sextant.tools.models.storage import request_store
 from sextant.tools.models.storage.request_store import parse_row, translate_sqlite_errors
 from sextant.tools.platform import files
@@ -54,6 +54,11 @@ CREATE TABLE IF NOT EXISTS calls (
 CREATE INDEX IF NOT EXISTS calls_key ON calls (key) WHERE fault = '';
 CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
+# Rows of a shard's run, ?2, that are not in the joined run, ?1.
+_UNGATHERED = (
+    "run = ?2 AND calls.id > (SELECT coalesce(max(last), 0) FROM gathered WHERE run = ?1 AND "
+    "shard = ?2)"
+)
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
 LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
 
@@ -90,6 +95,33 @@ class UsageTotals(NamedTuple):
             "cached": self.cached,
             **requests_json(self.usage),
         }
+
+
+class AnswerFilter(NamedTuple):
+    """Which of the stored answers are meant; an empty field leaves none out."""
+
+    model: str = ""
+    run: str = ""  # the beginning of the run that used them: TASK/FOLDER/
+    key: str = ""
+    before: float = 0.0  # when they were answered at the latest, in seconds since 1970
+
+    def where(self) -> tuple[str, list[Any]]:
+        """Return the condition in SQL, and its values."""
+        conditions = ["fault = '' AND outputs IS NOT NULL"]
+        values: list[Any] = []
+        if self.model:
+            conditions.append("model = ?")
+            values.append(self.model)
+        if self.run:
+            conditions.append("key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)")
+            values += [len(self.run), self.run]
+        if self.key:
+            conditions.append("key = ?")
+            values.append(self.key)
+        if self.before:
+            conditions.append("at < ?")
+            values.append(self.before)
+        return " AND ".join(conditions), values
 
 
 Row = JsonObject  # of one request, by the names of the columns, of which each row has the same
@@ -281,10 +313,31 @@ class ResponseCache:
                     mend = damage or f"the answer {key} is damaged; sextant cache clear --key {key}"
                     raise DataError(f"{self.path}: {mend} ({error})") from None
 
-    def clear(self, where: str, values: Sequence[Any]) -> None:
-        """Remove the text of answers, and their requests; their rows stay, as the books of runs
-        need them.
+    def find(self, wanted: AnswerFilter, columns: Sequence[str]) -> Iterator[JsonObject]:
+        """Yield columns of stored answers, in the order in which they came, as `select` does."""
+        condition, values = wanted.where()
+        return self.select(columns, f"WHERE {condition} ORDER BY id", values)
+
+    def keys(self, wanted: AnswerFilter) -> list[str]:
+        """Return the keys of stored answers, in their order."""
+        condition, values = wanted.where()
+        statement = f"SELECT DISTINCT key FROM calls WHERE {condition} ORDER BY key"
+        return [str(key) for (key,) in self.query(statement, values)]
+
+    def runs(self, beginning: str = "") -> list[str]:
+        """Return the runs in the file whose names begin so, those that wrote last at the end."""
+        statement = (
+            "SELECT run FROM calls WHERE substr(run, 1, ?) = ? GROUP BY run ORDER BY max(id)"
+        )
+        return [str(run) for (run,) in self.query(statement, (len(beginning), beginning))]
+
+    def clear(self, wanted: AnswerFilter) -> int:
+        """Remove the text of answers, and their requests; return how many there were.
+
+        Their rows stay, as the books of runs need them.
         """
+        where, values = wanted.where()
+        count: int = self.query(f"SELECT count(*) FROM calls WHERE {where}", values)[0][0]
         self.query(
             f"UPDATE calls SET outputs = NULL, request = NULL, reasoning = NULL WHERE {where}",
             values,
@@ -293,9 +346,49 @@ class ResponseCache:
         self.query(f"DELETE FROM parts WHERE id NOT IN ({needed})")
         self.parts.clear()
         self.query("VACUUM")
+        return count
+
+    def gather(self, run: str, shard: "ResponseCache", shard_run: str) -> None:
+        """Copy what a shard of a run has booked since the last time, and its requests, all or
+        none.
+        """
+        runs = (run, shard_run)
+        names = ", ".join(
+            row[1] for row in self.query("PRAGMA table_info(calls)") if row[1] not in ("id", "run")
+        )
+        self.query("ATTACH DATABASE ? AS part", [str(shard.path)])
+        try:
+            self.query("BEGIN IMMEDIATE")
+            self.query(
+                "CREATE TABLE IF NOT EXISTS gathered "
+                "(run TEXT, shard TEXT, last INTEGER, PRIMARY KEY (run, shard))"
+            )
+            parts = f"SELECT value FROM part.calls, json_each(calls.request) WHERE {_UNGATHERED}"
+            self.query(
+                "INSERT OR IGNORE INTO parts (id, text) "
+                f"SELECT id, text FROM part.parts WHERE id IN ({parts})",
+                runs,
+            )
+            self.query(
+                f"INSERT INTO calls (run, {names}) "
+                f"SELECT ?1, {names} FROM part.calls WHERE {_UNGATHERED} ORDER BY id",
+                runs,
+            )
+            self.query(
+                "INSERT OR REPLACE INTO gathered "
+                "SELECT ?1, ?2, max(id) FROM part.calls WHERE run = ?2",
+                runs,
+            )
+            self.query("COMMIT")
+        except BaseException:
+            with suppress(SextantError):
+                self.query("ROLLBACK")
+            raise
+        finally:
+            self.query("DETACH DATABASE part")
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement of the command that lists and clears answers; return its rows."""
+        """Run a statement; return its rows."""
         with self._lock, translate_sqlite_errors(self.path):
             return self._reader.execute(
                 statement, [storable(value) for value in parameters]

@@ -12,7 +12,12 @@ from sextant.tools.models import language_model
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.storage.ledger import open_ledger
 from sextant.tools.models.storage.request_store import read_call, split_and_compress
-from sextant.tools.models.storage.response_cache import NAME, ModelResponse, open_answers
+from sextant.tools.models.storage.response_cache import (
+    NAME,
+    AnswerFilter,
+    ModelResponse,
+    open_answers,
+)
 from sextant.tools.records import Usage
 
 PASSAGES = [
@@ -123,10 +128,10 @@ def test_equal_parts_are_there_once_and_go_with_the_last_answer_that_needs_them(
         "the question, the order"
     )
     answers, before = open_answers(path), calls_in(path)
-    answers.clear("key = ?", (before[0]["key"],))
+    assert answers.clear(AnswerFilter(key=before[0]["key"])) == 1
     assert calls_in(path) == [None, *before[1:]] and len(before) == 3
     assert parts_in(path) < counts[2]
-    answers.clear("1", ())
+    answers.clear(AnswerFilter())
     assert parts_in(path) == 0
     model(messages=before[1]["messages"])
     assert calls_in(path)[-1]["messages"] == before[1]["messages"], "it is written again"
