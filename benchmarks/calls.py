@@ -58,6 +58,7 @@ from sextant.tools.platform.cli import (
 )
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.forkserver import fork_server
+from sextant.tools.process_changes import while_running
 from sextant.tools.records import Query, Usage
 from sextant.tools.session import Toolbox
 
@@ -394,7 +395,7 @@ def answer_all(
     folder: RunFolder,
 ) -> None:
     """Answer the queries one after another, in this thread."""
-    with runner.infrequent_gc():  # as in a run
+    with while_running():  # as in a run
         for query in queries:
             outcome = runner.answer_with_model(system, query, documents, model)
             if isinstance(outcome, Exception):
@@ -426,7 +427,7 @@ def cached(
         prompts = [(read_call(answers.path, key) or {})["messages"] for (key,) in keys]
 
         def ask_all(model: language_model.ConnectedModel, _: RunFolder) -> None:
-            with runner.infrequent_gc():
+            with while_running():
                 for prompt in prompts:
                     model.lm(messages=prompt)
             model.terms.settle()

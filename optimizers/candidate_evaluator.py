@@ -27,7 +27,6 @@ from types import MethodType
 from typing import Any
 
 import dspy
-from dspy.utils.parallelizer import ParallelExecutor
 
 from sextant.evals.run_folder import Outcome
 from sextant.evals.running.runner import OUTAGE, answer_query
@@ -43,7 +42,9 @@ from sextant.tools.errors import AbortCompilation, Interrupted, RunIncomplete, S
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.platform import number_format
+from sextant.tools.process_changes import EXECUTE, while_running
 from sextant.tools.records import JsonMapping, JsonObject, Query, Trace, total, usage_from_json
+from sextant.tools.session import set_contextvar
 
 # The key of the objective among a candidate's parameters.
 OBJECTIVE = "--instruction"
@@ -159,12 +160,8 @@ class CandidateEvaluator(EvaluationLog):
     def working(self, student: Any) -> Iterator[None]:
         """DSPy's optimizers work inside, with `student` as the model whose evaluations count."""
         self._student = _identity(student)
-        original_execute = ParallelExecutor.execute
-        ParallelExecutor.execute = lambda executor, function, data: self.each(function, data)
-        try:
+        with while_running(), set_contextvar(EXECUTE, self.each):
             yield
-        finally:
-            ParallelExecutor.execute = original_execute
 
     def values(
         self,

@@ -5,13 +5,9 @@ The options are the fields of optimizers/request.py; optimizers/compile_program.
 """
 
 import argparse
-import os
 import sys
 import time
 from functools import partial
-
-# Hides the progress bars of DSPy and GEPA; it has to be set before they are imported.
-os.environ.setdefault("TQDM_DISABLE", "1")
 
 from sextant.optimizers.request import CompileRequest
 from sextant.tools.platform import cli_options

@@ -17,7 +17,6 @@ from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import dspy
-from dspy.teleprompt.gepa import InstructionProposer
 
 from sextant.evals.running.request import read_value
 from sextant.optimizers import objective_search
@@ -34,6 +33,7 @@ from sextant.programs.compiled import (
 from sextant.tools import plugins
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.dspy_internals import InstructionProposer
 from sextant.tools.models.prompting import with_instructions
 from sextant.tools.platform.terminal import first_sentence
 

@@ -18,16 +18,12 @@ import types
 from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from enum import Enum
-from functools import cache, partial, wraps
-from http.client import HTTPConnection
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 import dspy
-import httpx
 import pydantic
-from dspy.primitives.code_interpreter import CodeInterpreterError
-from dspy.primitives.python_interpreter import PythonInterpreter
 from dspy.utils.callback import BaseCallback
 
 from sextant.programs.base import Program
@@ -58,7 +54,6 @@ from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.platform.threads import (
     REMEDY,
     EventLoop,
-    instrument_threads,
     lend_event_loop,
     run_coroutine,
 )
@@ -78,7 +73,6 @@ _DOCUMENTS = re.compile(r"answer|doc|ids?$|passage|rank|relevant|select")  # in 
 
 def make_program_class(user_object: Any, name: str) -> Any:
     """Return a program's constructor for the object that `name` refers to. UsageError if it is no program."""
-    instrument_threads()
     if isinstance(user_object, type) and issubclass(user_object, Program):
         return user_object
     is_class = isinstance(user_object, type)
@@ -116,7 +110,6 @@ def make_program_class(user_object: Any, name: str) -> Any:
         ),  # what it is given by name
         "answers": answers,  # whether it is a function of a query
     }
-    _watch_requests()
     return type(plugins.display_name(name).rpartition(":")[2], (CustomProgram,), attributes)
 
 
@@ -605,7 +598,7 @@ def _explain(error: BaseException) -> str:
             return (
                 f"asks the model in a thread or process that does not belong to the query: {REMEDY}"
             )
-        if isinstance(cause, CodeInterpreterError) and "Deno" in words:  # DSPy's
+        if isinstance(cause, dspy.CodeInterpreterError) and "Deno" in words:  # DSPy's
             return (
                 "runs code that its model writes, for which DSPy needs Deno 2: `pip install deno`, or "
                 "give another interpreter_factory"
@@ -620,15 +613,15 @@ def _explain(error: BaseException) -> str:
     return ""
 
 
-def _make_interpreter() -> PythonInterpreter:
+def _make_interpreter() -> dspy.PythonInterpreter:
     """Make DSPy's interpreter of code, which looks for Deno only after the model has written some."""
     places = (
         os.environ.get("PATH", ""),
         sysconfig.get_path("scripts"),
     )  # pip puts it into the last
     if not shutil.which("deno", path=os.pathsep.join(places)):
-        raise CodeInterpreterError("there is no Deno")
-    return PythonInterpreter()
+        raise dspy.CodeInterpreterError("there is no Deno")
+    return dspy.PythonInterpreter()
 
 
 def _inputs_of(module: Any, label: str) -> list[str]:
@@ -665,29 +658,6 @@ def _graphs() -> Any:
     from sextant.programs import custom_langgraph  # LangGraph takes seconds to import
 
     return custom_langgraph
-
-
-@cache
-def _watch_requests() -> None:
-    """Count the requests that a program sends by itself, by httpx or Python's own client."""
-
-    def counted(send: Callable[..., Any], host: Callable[..., str]) -> Callable[..., Any]:
-        @wraps(send)
-        def send_counted(client: Any, *arguments: Any, **options: Any) -> Any:
-            session.count_unmetered_request(host(client, *arguments, **options))
-            return send(client, *arguments, **options)
-
-        return send_counted
-
-    client_class: Any
-    for client_class in (httpx.Client, httpx.AsyncClient):
-        client_class.send = counted(
-            client_class.send, lambda client, request, **options: request.url.host
-        )
-    connection: Any = HTTPConnection  # of urllib, and of requests and urllib3
-    connection.putrequest = counted(
-        connection.putrequest, lambda client, *arguments, **options: client.host
-    )
 
 
 class _CallPublisher(BaseCallback):

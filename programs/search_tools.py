@@ -18,12 +18,12 @@ from threading import Lock
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import dspy
-from dspy.dsp.utils import dotdict
 
 from sextant.tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from sextant.tools.models import context_window
 from sextant.tools.models.answers.checks import InvalidAnswer
 from sextant.tools.models.answers.values import Ids, convert, fold_name
+from sextant.tools.models.dspy_internals import dotdict
 from sextant.tools.models.passages import escape_markers
 from sextant.tools.platform.threads import REMEDY
 from sextant.tools.records import Query, Snippet, Submission

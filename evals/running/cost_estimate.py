@@ -44,6 +44,7 @@ from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.pool_kinds import read_kind
+from sextant.tools.process_changes import while_running
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, total, usage_from_json
 from sextant.tools.retrievers.base import Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
@@ -336,7 +337,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         failed = []
         for query in queries:
             self.calls = []
-            with dspy.context(lm=self, adapter=Adapter(), trace=[]):
+            with while_running(), dspy.context(lm=self, adapter=Adapter(), trace=[]):
                 outcome = contextvars.copy_context().run(answer_query, system, query, documents)
             if isinstance(outcome, Exception):
                 raise outcome

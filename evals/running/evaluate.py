@@ -18,11 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Before the libraries that look here are imported: nothing may phone home or spin idle cores.
-# LiteLLM's own switch is in tools/models/model_spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 from sextant import environments
 from sextant.environments.base import Environment
 from sextant.evals import run_folder
@@ -69,6 +64,7 @@ from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, queries, some_queries
 from sextant.tools.platform.result_table import Cell, ResultTable, html_of, render_terminal
 from sextant.tools.platform.waiting import announced
+from sextant.tools.process_changes import while_running
 from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_from_json
 from sextant.tools.retrievers.base import PoolRetriever, Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
@@ -257,6 +253,7 @@ def run_request(
     """
     started = time.monotonic()
     with ExitStack() as stack:
+        stack.enter_context(while_running())
         if request.on_ray:
             from sextant.evals.running.workers import ray_workers  # Ray, an extra
 

@@ -6,7 +6,6 @@ system: the query stays pending.
 """
 
 import contextvars
-import gc
 import math
 import queue
 import threading
@@ -14,8 +13,8 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -43,6 +42,7 @@ from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.interrupts import check_interrupts, may_interrupt, wait_until
 from sextant.tools.platform.number_format import queries
 from sextant.tools.plugins import describe_exception, list_causes, release_frames
+from sextant.tools.process_changes import while_running, without_langsmith
 from sextant.tools.records import (
     Document,
     Query,
@@ -163,7 +163,7 @@ def run_queries(
     crew = _WorkerThreads(ask, todo, workers, model.terms.query_seconds)
     faults = _FailurePolicy(model, [outcome["error"] for outcome in folder.outcomes.values()])
     hurried = False  # whether nothing is waited for any more
-    with infrequent_gc():
+    with while_running():
         try:
             for _ in range(workers):
                 crew.hire()
@@ -186,21 +186,6 @@ def run_queries(
     if faults.ending:
         raise faults.ending
     return faults.last
-
-
-@contextmanager
-def infrequent_gc() -> Iterator[None]:
-    """Collect garbage seldom, and not among existing objects: else it takes a tenth of the time of
-    64 workers.
-    """
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 class _WorkerThreads:
@@ -384,7 +369,7 @@ def answer_query(
     error = None
     fields = {}
     try:
-        with session.for_query(query):
+        with session.for_query(query), without_langsmith():
             submission = _ask(system, query)
         fields = submission_record(submission, query, documents)
     except BaseException as exception:  # the system under test may raise anything

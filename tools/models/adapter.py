@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import Any
 
 import dspy
-from dspy.adapters.utils import translate_field_type
 
 from sextant.tools import session
 from sextant.tools.models import call_context, context_window
@@ -57,6 +56,7 @@ from sextant.tools.models.answers.schema import (
 from sextant.tools.models.answers.tool_calls import ToolCalls
 from sextant.tools.models.answers.values import TooBroken
 from sextant.tools.models.call_context import PredictorCall, Repair
+from sextant.tools.models.dspy_internals import translate_field_type
 from sextant.tools.records import Usage
 
 # DSPy's words before the schema of a field.

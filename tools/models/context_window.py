@@ -6,7 +6,6 @@ user's own, without --context), everything fits, and the provider refuses prompt
 """
 
 import importlib.util
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -193,5 +192,7 @@ def _encoding() -> Any:
         return None
     import tiktoken  # few commands count tokens
 
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)  # as LiteLLM sets it
-    return tiktoken.get_encoding("o200k_base")
+    from sextant.tools.process_changes import changed_environment  # as above
+
+    with changed_environment({"TIKTOKEN_CACHE_DIR": str(folder)}):
+        return tiktoken.get_encoding("o200k_base")

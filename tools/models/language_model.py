@@ -7,12 +7,9 @@ between runs and keeps no usage; `sextant cache` lists ours.
 
 import asyncio
 import json
-import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime
@@ -24,10 +21,7 @@ from uuid import uuid4
 
 import dspy
 import orjson
-from dspy.clients import execution
-from dspy.clients.call_result import attributes
-from dspy.clients.lm15_boundary import request_kwargs, response_value
-from dspy.utils.callback import with_callbacks
+from dspy.lm15 import request_from_openai_chat
 
 from sextant.tools import session
 from sextant.tools.errors import (
@@ -41,22 +35,27 @@ from sextant.tools.models import call_context, context_window, offline_engine, p
 from sextant.tools.models import model_spec as models
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.faults import COMPLETED
-from sextant.tools.models.answers.finish_reasons import LENGTH, read_finish_reason
+from sextant.tools.models.answers.finish_reasons import LENGTH
 from sextant.tools.models.answers.text_calls import find_tool, identify, read_calls, shorten_ids
 from sextant.tools.models.call_context import LastAnswer, Rules
 from sextant.tools.models.client import DEADLINE, ModelClient
 from sextant.tools.models.context_window import Message
+from sextant.tools.models.dspy_internals import (
+    attributes,
+    request_kwargs,
+    response_value,
+    with_callbacks,
+)
 from sextant.tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from sextant.tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
 )
 from sextant.tools.models.provider_response import ProviderResponse, find_instruction, part_output
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.secrets import SECRET, header_values, redact, redact_nested
+from sextant.tools.models.secrets import header_values
 from sextant.tools.models.storage.response_cache import ModelResponse
 from sextant.tools.models.usage import RECOUNT_TOKENS
 from sextant.tools.platform.cli import print_stderr
-from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.records import Usage
 from sextant.tools.text import TermStatistics
 
@@ -77,9 +76,11 @@ CALLS_IN_TEXT = (
     "llama.cpp: --jinja), or none for the form in which the model writes them; "
     "-P interface=dspy asks for them in a prompt instead"
 )
-# Settings that are DSPy's, and not the model's; and secrets.
+# Settings of a model that thinks.
 _REASONING_SETTINGS = ("reasoning_tokens", "thinking")  # ours, and LiteLLM's for Anthropic
-_NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout", "extra_headers")
+_OF_DSPY = ("rollout_id", "n", "cache", "num_retries")
+# Settings that shape no answer, and secrets.
+_NOT_SENT = (*_OF_DSPY, "timeout", "extra_headers")
 
 
 class LanguageModel(dspy.LM):
@@ -231,16 +232,19 @@ class LanguageModel(dspy.LM):
         instruction = find_instruction(conversation)
         tools: Sequence[Message] = ()  # that DSPy does not send itself
         send: Callable[..., ProviderResponse]
-        if self.wire is None:
-            request = _dumps([messages or prompt, settings])
-            ask_dspy = partial(self._by_dspy, prompt, messages)
-            send = partial(self._through_dspy, ask_dspy, kwargs, instruction)
-        else:
+        if self.wire:
             tools = settings.pop("tools", None) or ()
             request = self.wire.body(conversation, tools, settings)
             # An answer with a call of a tool has no mark at its end.
             last = "" if tools else COMPLETED
             send = partial(self.wire.send, request, instruction, tools=bool(tools), last=last)
+        else:
+            request = _dumps([messages or prompt, settings])
+            if isinstance(self.engine, str):  # LiteLLM makes the connection
+                tools = settings.get("tools") or ()
+                send = partial(self._by_litellm, conversation, tools, kwargs, instruction)
+            else:
+                send = partial(self._by_engine, conversation, instruction)
         limit = self.limit and kwargs[self._limited]
         return _PreparedCall(
             prompt,
@@ -321,7 +325,8 @@ class LanguageModel(dspy.LM):
         *,
         again: bool = False,
     ) -> Message:
-        settings = self._settings(self._limit_answer(settings))
+        own_settings = self._limit_answer(settings)
+        settings = self._settings(own_settings)
         limit = settings.get(self._limited)
         rollout = self.kwargs.get("rollout_id")
         instruction = find_instruction(messages)
@@ -330,8 +335,7 @@ class LanguageModel(dspy.LM):
             send = partial(self.wire.send, request, instruction, tools=True)
         else:
             request = _dumps([messages, settings | {"tools": tools}])
-            ask_litellm = partial(self._by_litellm, messages, tools)
-            send = partial(self._through_dspy, ask_litellm, settings, instruction)
+            send = partial(self._by_litellm, messages, tools, own_settings, instruction)
         counted = [{"content": json.dumps([messages, tools])}]
         answer = self._answer(request, rollout, send, counted, limit, again=again)
         message = _read_message(answer.outputs[0], messages, tools)
@@ -425,67 +429,39 @@ class LanguageModel(dspy.LM):
             if name not in _NOT_SENT and not name.startswith("api_")
         }
 
-    def _through_dspy(
+    def _by_engine(
+        self, messages: Sequence[Message], instruction: str, limit: int | None, deadline: float
+    ) -> ProviderResponse:
+        """Have an engine of our own answer, which takes neither a limit nor time."""
+        request = request_from_openai_chat({"model": self.model, "messages": list(messages)})
+        response = self.engine.complete(request)
+        answer = ProviderResponse([response.message.text or ""], "stop", None, {})
+        return answer.without_thoughts(instruction)
+
+    def _by_litellm(
         self,
-        ask: Callable[[dict[str, Any]], ProviderResponse],
-        kwargs: dict[str, Any],
+        messages: Sequence[Message],
+        tools: Sequence[Message],
+        settings: Mapping[str, Any],
         instruction: str,
         limit: int | None,
         deadline: float,
     ) -> ProviderResponse:
-        if self.caller.free:
-            return ask(kwargs).without_thoughts(instruction)
-        from sextant.tools.models.transport import body_limits  # not for the engine without a model
         from sextant.tools.models.transport import (
-            openai_client as wire,  # not for the engine without a model
+            litellm_client,  # not for the engine without a model
         )
 
-        kwargs = {**kwargs, self._limited: limit}
-        seconds_left = max(0.0, deadline - time.monotonic())
-        if isinstance(self.engine, str):  # DSPy makes the connection
-            # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the
-            # wait for a next byte; that for the thread bounds the whole answer.
-            kwargs["timeout"] = min(max(1.0, math.ceil(seconds_left)), self.terms.patience.call)
-        try:
-            with body_limits.bounding(deadline, wire.LARGEST):
-                pending = start_thread(partial(ask, kwargs))  # it is abandoned at the deadline
-            if not wait([pending], timeout=seconds_left).done:
-                raise dspy.LMTimeoutError("the answer did not come in time")
-            response = pending.result()
-        except Exception as error:  # noqa: BLE001  # a provider's library may raise anything; it is raised again
-            raise provider_errors.from_litellm(error) from None
-        if not response.outputs:
-            raise dspy.LMTransportError("an answer without a choice", model=self.model)
-        outputs = redact_nested(response.outputs, partial(redact, least=SECRET))
-        return response._replace(outputs=outputs).without_thoughts(instruction)
-
-    def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ProviderResponse:
-        if isinstance(self.engine, str) and messages:
-            messages = context_window.mark_cacheable_prefix(self.model, messages, grows=False)
-        # An answer is on disk before the program sees any of it, so `dspy.streamify` gets no
-        # chunks. `_remember` counts its usage.
-        with dspy.context(send_stream=None, usage_tracker=None):
-            call = execution.prepare(self, prompt, messages, kwargs, direct=True)
-            result = execution.execute(self, call)
-        thoughts = [
-            output.get("reasoning_content") for output in result.outputs if isinstance(output, dict)
-        ]
-        reasoning = redact("".join(filter(None, thoughts)), SECRET)
-        finish = _finish(result.raw)
-        return ProviderResponse(result.outputs, finish, result.usage or None, {}, reasoning)
-
-    def _by_litellm(
-        self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]
-    ) -> ProviderResponse:
-        from sextant.tools.models.transport.litellm_client import converse  # as above
-
-        try:
-            reply = converse(self.model, messages, tools, kwargs)
-        except Exception as error:
-            raise self._wrap_litellm_exception(error) from error
-        return ProviderResponse(
-            [reply.as_message()], reply.finish, reply.usage, {}, redact(reply.reasoning, SECRET)
-        )
+        request = {**self.kwargs, **settings, self._limited: limit}
+        request = {
+            name: value
+            for name, value in request.items()
+            if name not in _OF_DSPY and value is not None
+        }
+        request |= {"model": self.model, "messages": messages}
+        request |= {"tools": [*tools]} if tools else {}
+        most = self.terms.patience.call
+        answer = litellm_client.send(self.model_type, request, deadline, most)
+        return answer.without_thoughts(instruction)
 
     def _answer(
         self,
@@ -743,34 +719,11 @@ def _report(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _finish(response: Any) -> str:
-    if isinstance(response, tuple):
-        response = response[-1] if response else None
-    reason = getattr(response, "finish_reason", None)
-    if reason is None and getattr(response, "choices", None):
-        reason = getattr(response.choices[0], "finish_reason", None)
-    response_parts = getattr(getattr(response, "message", None), "parts", ())
-    return (
-        "refusal"
-        if any(type(response_part).__name__ == "RefusalPart" for response_part in response_parts)
-        else read_finish_reason(reason)
-    )
-
-
 def _dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # lone surrogates
         return repr(value).encode("utf-8", "backslashreplace")
-
-
-def _is_foreign(record: logging.LogRecord) -> bool:
-    """Return whether a record of DSPy's is of a call that Sextant does not make."""
-    return call_context.current().predictor_call is None
-
-
-# DSPy warns of each answer that was cut off; those of Sextant's calls are counted, by kind.
-logging.getLogger("dspy.clients.lm").addFilter(_is_foreign)
 
 
 class ConnectedModel(NamedTuple):

@@ -9,12 +9,11 @@ to the provider: $SEXTANT_API_KEY for the user's own server, $OPENAI_API_KEY for
 ($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual names for the others.
 """
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,9 +22,6 @@ from sextant.tools.errors import ProviderRefused, UnknownName, UsageError
 from sextant.tools.models.secrets import get_secret
 from sextant.tools.platform.cli import positive, share, temperature
 from sextant.tools.platform.cli_options import Option, json_object, parse_name_value
-
-# LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 APIS = ("chat", "responses")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -259,11 +255,21 @@ def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
         raise ProviderRefused(needs, source=spec)
 
 
+@cache
+def import_litellm() -> Any:
+    """Return LiteLLM, which takes seconds to import; it downloads no price map."""
+    from sextant.tools.process_changes import changed_environment  # DSPy is behind it
+
+    with changed_environment({"LITELLM_LOCAL_MODEL_COST_MAP": "True"}):
+        import litellm
+
+        return litellm if litellm.completion else None  # it may be one of DSPy's lazy modules
+
+
 @contextmanager
 def _quiet_litellm() -> Iterator[Any]:
     """Yield LiteLLM, which prints in the block no help on a provider that it does not know."""
-    import litellm  # it takes seconds
-
+    litellm = import_litellm()
     was_quiet = litellm.suppress_debug_info
     litellm.suppress_debug_info = True
     try:

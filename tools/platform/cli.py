@@ -53,6 +53,15 @@ AT_END = list[Callable[[], object]]()
 # Characters of a line of a terminal that does not say how wide it is, as argparse has it.
 WIDTH = 80
 
+# Variables that a command sets before it imports the libraries that look at them, unless the user
+# has; what a run changes from Python: tools/process_changes.py.
+_ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else LiteLLM downloads prices as it is imported
+    "OPENBLAS_NUM_THREADS": "1",  # idle threads would spin
+    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",  # the bars of DSPy, GEPA and others
+}
+
 # Long work logs here; a command that prints JSON does not show it.
 _LOG = logging.getLogger("sextant")
 _QUIET_SECONDS = 5.0  # shorter work shows no progress in a log
@@ -250,6 +259,8 @@ def run_and_leave(parser: CommandParser, command: Command) -> NoReturn:
     """Run a command as the whole process, and exit; after an interrupt, without waiting for
     its threads.
     """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     # Seldom: modules and corpora make a million objects that stay.
     gc.set_threshold(50_000, 20, 50)
     _fill_closed_descriptors()

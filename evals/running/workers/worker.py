@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.evals.running.evaluate import load_run, prepare_loaded
-from sextant.evals.running.runner import answer_with_model, infrequent_gc
+from sextant.evals.running.runner import answer_with_model
 from sextant.evals.running.workers.channels import Connection, Line
 from sextant.evals.running.workers.coordinator import WorkerSetup, is_mapped
 from sextant.tools import session, user_files
@@ -30,6 +30,7 @@ from sextant.tools.models.storage.request_store import StoredPartIds
 from sextant.tools.models.storage.response_cache import ModelResponse
 from sextant.tools.platform import forkserver
 from sextant.tools.platform.system_calls import stay_on_core
+from sextant.tools.process_changes import while_running
 from sextant.tools.records import Document, Hit
 from sextant.tools.retrievers import with_lens_attribute
 from sextant.tools.retrievers.base import Retriever, Search
@@ -60,7 +61,7 @@ def _serve(connection: Any) -> None:
     if Path(setup.here).is_dir():
         os.chdir(setup.here)
     worker = _Worker(connection, setup)
-    with infrequent_gc():
+    with while_running():
         worker.link.listen()
 
 

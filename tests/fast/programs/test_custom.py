@@ -41,6 +41,7 @@ from sextant.programs import custom
 from sextant.programs.custom import extract_doc_ids, make_program_class
 from sextant.tools.errors import UsageError
 from sextant.tools.models import language_model
+from sextant.tools.process_changes import while_running
 from sextant.tools.records import Hit, Query, Snippet
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Limits, Toolbox
@@ -57,7 +58,7 @@ def outcome(made, corpus, *, spec="offline", limits=None, **parameters):
     model = language_model.connect(spec, statistics=index.statistics)
 
     def ask():
-        with model.active():
+        with while_running(), model.active():
             return run_query(program, QUERY, corpus)
 
     return contextvars.copy_context().run(ask)

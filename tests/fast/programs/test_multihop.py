@@ -10,6 +10,7 @@ from openai_server import asked, given, ids, prompts
 from sextant.agents.notes import NotesAgent
 from sextant.programs.multihop import MultiHop
 from sextant.tools.models import language_model
+from sextant.tools.process_changes import while_running
 from sextant.tools.records import Query
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Limits, Toolbox
@@ -107,8 +108,6 @@ def own_frames(frame):
         (one.f_code, one.f_code.co_filename.removeprefix(f"{ROOT}/sextant/")) for one in frames
     ]
     ours = [(code.co_name, file) for code, file in files if file.startswith(PACKAGES)]
-    # It is there only after a program of a user's has been loaded, as other tests do.
-    ours = [frame for frame in ours if frame != ("send_counted", "programs/custom.py")]
     return [("forward", "programs/multihop.py"), *reversed(ours)]
 
 
@@ -128,7 +127,8 @@ def test_a_reading_is_twelve_of_our_frames_above_the_socket_which_the_docs_draw(
 
     sys.setprofile(note_send)
     try:
-        played(server, corpus, Searches("blue blood", "giraffe heart", "crab", "iron"))
+        with while_running():
+            played(server, corpus, Searches("blue blood", "giraffe heart", "crab", "iron"))
     finally:
         sys.setprofile(None)
     longest = max(stacks, key=len)

@@ -1,11 +1,9 @@
 """A provider of LiteLLM's, through dspy.LM: vLLM's, whose address may be a local server's."""
 
-import asyncio
 import threading
 import time
 
 import dspy
-import litellm as library
 import pytest
 from bad_server import (
     OWN,
@@ -31,7 +29,6 @@ from sextant.tools.models import language_model, provider_errors
 from sextant.tools.models.prices import price
 from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.transport.body_limits import bounding
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 SPEC = "hosted_vllm/tiny"
@@ -244,19 +241,6 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(
     said = f"redirects to http://localhost:{elsewhere.port}/v1/*** (status {status}), where nothing is sent"
     assert said in result.err
     assert len(bad.tries) == 1 and not elsewhere.tries
-
-
-def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
-    bad.script = always(moved(elsewhere.url))
-    asked = {
-        "model": SPEC,
-        "messages": [{"role": "user", "content": "?"}],
-        "api_base": bad.url,
-        "num_retries": 0,
-    }
-    with bounding(time.monotonic() + 60, 1 << 20), pytest.raises(library.APIError):
-        asyncio.run(library.acompletion(**asked))
-    assert bad.tries and not elsewhere.tries
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 import dspy
-from dspy.adapters.utils import apply_output_field_defaults, parse_value
 
 from sextant.tools.models import call_context
 from sextant.tools.models.answers.checks import schema_constraints
@@ -22,6 +21,7 @@ from sextant.tools.models.answers.schema import SIGNATURES_CACHED, FieldValues
 from sextant.tools.models.answers.text_calls import read_arguments, read_calls
 from sextant.tools.models.answers.tool_calls import is_tool_calls
 from sextant.tools.models.answers.values import TooBroken, convert, plain_name, repair_json
+from sextant.tools.models.dspy_internals import apply_output_field_defaults, parse_value
 
 _LAST = "completed"
 _MARKER = re.compile(

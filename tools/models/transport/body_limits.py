@@ -1,17 +1,15 @@
-"""Bounds for requests that other libraries send with httpx: a deadline of the whole, a largest
-answer, no redirects.
+"""Bounds on a request that httpx sends: a deadline of the whole, and a largest answer.
 
 httpx bounds the wait for the next bytes alone, and neither the whole time nor the size of the
-unpacked body. Libraries such as LiteLLM make their clients themselves, so the bounds are those of a
-context, and hold for every client in it. Left out: requests by other clients than httpx.
+unpacked body. The bounds are those of a context, because libraries send over our connections, too;
+tools/models/transport/http_client.py applies them.
 """
 
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import httpcore
@@ -19,12 +17,14 @@ import httpx
 
 from sextant.tools.session import set_contextvar
 
+# Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has
+# some 300 a token.
+LARGEST = 32 << 20
 _WRITTEN = 64 << 10  # bytes after which a request that is being sent looks at the deadline
 _UNPACKED = 1 << 20  # bytes that are unpacked at a time
 _ENCODINGS = ("gzip", "deflate")
-_ANY_HEADER = (
-    zlib.MAX_WBITS | 32
-)  # for zlib: it looks itself whether it has data of gzip or of deflate
+# For zlib: it looks itself whether it has data of gzip or of deflate.
+_ANY_HEADER = zlib.MAX_WBITS | 32
 
 
 class TooLarge(httpx.DecodingError):
@@ -48,84 +48,33 @@ class _Bounds(NamedTuple):
 _BOUNDS: ContextVar[_Bounds | None] = ContextVar("bounds", default=None)
 
 
-@contextmanager
-def bounding(deadline: float, largest: int) -> Iterator[None]:
-    """Bound each request that is sent with httpx in the block, and follow no redirects.
-
-    LiteLLM's clients follow redirects, and there is no setting for it. httpx removes a single
-    header of keys on the way to another host, `Authorization`; `x-api-key`, `api-key` and
-    `x-goog-api-key` go along, and so does the prompt.
-    """
-    _patch()
-    with set_contextvar(_BOUNDS, _Bounds(deadline, largest)):
-        yield
+def bounding(deadline: float, largest: int = LARGEST) -> AbstractContextManager[None]:
+    """Bound each request of the block, by time.monotonic and in bytes of an answer."""
+    return set_contextvar(_BOUNDS, _Bounds(deadline, largest))
 
 
-@cache
-def _patch() -> None:
-    httpx.Client.send = _send_bounded(httpx.Client.send)  # type: ignore[method-assign]
-    httpx.AsyncClient.send = _send_bounded_async(httpx.AsyncClient.send)  # type: ignore[method-assign]
-    connect_tcp = httpcore.SyncBackend.connect_tcp
-
-    @wraps(connect_tcp)
-    def connect(*arguments: Any, **options: Any) -> httpcore.NetworkStream:
-        return _Timed(connect_tcp(*arguments, **options))
-
-    httpcore.SyncBackend.connect_tcp = connect  # type: ignore[method-assign]
-
-
-def _send_bounded(send: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:
-    @wraps(send)
-    def send_bounded(
-        client: httpx.Client, request: httpx.Request, *, stream: bool = False, **options: Any
-    ) -> httpx.Response:
-        bounds = _BOUNDS.get()
-        if bounds is None:
-            return send(client, request, stream=stream, **options)
-        _ask_for_known_encodings(request)
-        response = send(client, request, stream=True, **options | {"follow_redirects": False})
-        try:
-            response.stream = _BoundedStream(response, bounds)
-            if not stream:
-                response.read()
-        except BaseException:
-            response.close()
-            raise
-        return response
-
-    return send_bounded
-
-
-def _send_bounded_async(send: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(send)
-    async def send_bounded(
-        client: httpx.AsyncClient, request: httpx.Request, *, stream: bool = False, **options: Any
-    ) -> httpx.Response:
-        bounds = _BOUNDS.get()
-        if bounds is None:
-            return await send(client, request, stream=stream, **options)  # type: ignore[no-any-return]
-        _ask_for_known_encodings(request)
-        response: httpx.Response = await send(
-            client, request, stream=True, **options | {"follow_redirects": False}
-        )
-        try:
-            response.stream = _BoundedAsyncStream(response, bounds)
-            if not stream:
-                await response.aread()
-        except BaseException:
-            await response.aclose()
-            raise
-        return response
-
-    return send_bounded
-
-
-def _ask_for_known_encodings(request: httpx.Request) -> None:
+def ask_for_known_encodings(request: httpx.Request) -> None:
+    """Name the encodings of an answer that are unpacked here, piece by piece."""
     # AWS names there the headers that its signature is over
     signed = request.headers.get("authorization", "").lower()
     is_plain = request.headers.get("accept-encoding") == "identity"
     if not is_plain and "accept-encoding" not in signed:
         request.headers["accept-encoding"] = ", ".join(_ENCODINGS)
+
+
+def bound_body(response: httpx.Response) -> httpx.SyncByteStream:
+    """Return the unpacked body of an answer, which raises TooLarge and ReadTimeout as it is read."""
+    assert isinstance(response.stream, httpx.SyncByteStream)
+    bounds = _BOUNDS.get()
+    return _BoundedStream(response, bounds) if bounds else response.stream
+
+
+class TimedBackend(httpcore.SyncBackend):
+    """Makes connections whose reads and writes end at the deadline of the context."""
+
+    def connect_tcp(self, *arguments: Any, **options: Any) -> httpcore.NetworkStream:
+        """Connect as httpcore does."""
+        return _Timed(super().connect_tcp(*arguments, **options))
 
 
 class _Unpacking:
@@ -194,23 +143,8 @@ class _BoundedStream(httpx.SyncByteStream):
         self._stream.close()
 
 
-class _BoundedAsyncStream(httpx.AsyncByteStream):
-    def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        self._stream = response.stream
-        self._unpacking = _Unpacking(response, bounds)
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for received in self._stream:
-            for unpacked in self._unpacking.take(received):
-                yield unpacked
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
 class _Timed(httpcore.NetworkStream):
-    """A connection whose reads and writes end at the deadline of the context, also while a head comes byte by byte."""
+    """A connection that ends at the deadline, also while a head comes byte by byte."""
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream

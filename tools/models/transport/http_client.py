@@ -88,13 +88,13 @@ class HttpClient:
         self.url = _check_address(url)
         self.headers = {name: _check_header(name, value) for name, value in headers.items()}
         self._largest = largest
-        self._proxy = _find_proxy(self.url)
+        self._proxy = find_proxy(self.url)
         if self.url.startswith("https:"):
             tls = _make_tls_context(certificate)
         else:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for a proxy by https
         self.client = httpx.Client(
-            transport=_Connections(tls, self._proxy),
+            transport=ServerConnections(tls, self._proxy),
             headers={"user-agent": "sextant", "accept-encoding": "identity"},
             follow_redirects=False,
             trust_env=False,  # the proxy and the certificates of the environment are read here
@@ -228,8 +228,10 @@ class _Cookies(httpx.Cookies):
             super().extract_cookies(response)
 
 
-class _Connections(httpx.BaseTransport):
-    """Connections to a server, of which each request takes the one used last."""
+class ServerConnections(httpx.BaseTransport):
+    """Connections to a server, of which each request takes the one used last. They keep to the
+    bounds of their context.
+    """
 
     def __init__(self, tls: ssl.SSLContext, proxy: str) -> None:
         self._tls = tls
@@ -238,6 +240,7 @@ class _Connections(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request, a second time if its connection turns out to have been closed before."""
+        body_limits.ask_for_known_encodings(request)
         unused = self._take_open()
         connection = unused or self._connect()
         received_before = connection.received
@@ -256,6 +259,11 @@ class _Connections(httpx.BaseTransport):
         connection.note_answer(response)
         assert isinstance(response.stream, httpx.SyncByteStream)
         response.stream = _ReturningStream(response.stream, connection, self._idle)
+        try:
+            response.stream = body_limits.bound_body(response)
+        except httpx.HTTPError:
+            response.close()
+            raise
         return response
 
     def _take_open(self) -> _Connection | None:
@@ -270,13 +278,15 @@ class _Connections(httpx.BaseTransport):
         return None
 
     def _connect(self) -> _Connection:
-        return _Connection(
+        connection = _Connection(
             verify=self._tls,
             limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE),
             trust_env=False,
             proxy=self._proxy,
             socket_options=_KEEP_ALIVE,
         )
+        connection._pool._network_backend = body_limits.TimedBackend()  # noqa: SLF001  # httpx takes none
+        return connection
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -363,7 +373,7 @@ def _check_header(name: str, value: str) -> str:
     return value
 
 
-def _find_proxy(url: str) -> str:
+def find_proxy(url: str) -> str:
     """Return the proxy that the environment names for an address, "" for none."""
     address = urlsplit(url)
     proxies = getproxies_environment()

@@ -37,7 +37,7 @@ from sextant.tools.models.model_spec import (
 )
 from sextant.tools.models.provider_response import ProviderResponse
 from sextant.tools.models.secrets import SECRET, header_values, redact_nested
-from sextant.tools.models.transport import sse
+from sextant.tools.models.transport import body_limits, sse
 from sextant.tools.models.transport.http_client import (
     HttpClient,
     HttpResponse,
@@ -54,9 +54,6 @@ if TYPE_CHECKING:
     import openai
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
-# Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has
-# some 300 a token.
-LARGEST = 32 << 20
 MARK = "[[ ##"  # what an answer in DSPy's form begins with
 # What no thoughts begin with
 _ANSWER_STARTS = (MARK, "{", "<tool_call>")
@@ -79,6 +76,19 @@ class Completion(NamedTuple):
     parts: Mapping[str, Any] = MappingProxyType({})  # of its message: what goes back with its calls
     first: float | None = None  # seconds to the first token, where the answer was streamed
     timings: Any = None  # llama.cpp's own measure of its speed
+
+    def as_response(self, headers: Any, *, with_calls: bool) -> ProviderResponse:
+        """Return the answer to be booked: its text, or its message with calls of tools."""
+        output: Any = self.as_message() if with_calls else self.text
+        return ProviderResponse(
+            [output],
+            self.finish,
+            self.usage,
+            headers,
+            self.reasoning,
+            self.first,
+            timings=self.timings,
+        )
 
     def as_message(self) -> Message:
         """Return the message of a conversation with tools."""
@@ -247,16 +257,7 @@ class OpenAIClient(SharedOnDeepcopy):
             reply = reply._replace(first=arrival[1] - began)
         if max(map(len, self._secrets), default=0) >= SECRET:
             reply = Completion(*redact_nested(list(reply), partial(self.clean, least=SECRET)))
-        output: Any = reply.as_message() if tools else reply.text
-        parted = ProviderResponse(
-            [output],
-            reply.finish,
-            reply.usage,
-            answer.headers,
-            reply.reasoning,
-            reply.first,
-            timings=reply.timings,
-        ).without_thoughts(instruction)
+        parted = reply.as_response(answer.headers, with_calls=tools).without_thoughts(instruction)
         if last:
             self._thinks_aloud |= bool(parted.reasoning)
             self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
@@ -420,7 +421,7 @@ class OpenAIClient(SharedOnDeepcopy):
             self._server = HttpClient(
                 self.url,
                 headers,
-                largest=LARGEST,
+                largest=body_limits.LARGEST,
                 certificate=self._settings.client_certificate,
             )
         return self._server

@@ -1,7 +1,7 @@
 """Loading of local models: threads, tokenizers, adapters, and errors in words.
 
-Importing this takes seconds, for it imports the libraries; they are kept off the network and off
-the terminal.
+Importing this takes seconds, for it imports the libraries. Models come from folders: nothing here
+goes to the network. transformers prints nothing while a model is loaded or computes.
 """
 
 import os
@@ -13,10 +13,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("TQDM_DISABLE", "1")
-
 import sentencepiece
 import torch
 from transformers import AutoTokenizer, LlamaTokenizer
@@ -25,6 +21,7 @@ from transformers.utils import logging
 from sextant.tools.errors import DataError
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.platform.system_calls import available_cores
+from sextant.tools.process_changes import SharedContext
 from sextant.tools.retrievers.neural.model_table import (
     PIECES,
     TOKENIZERS,
@@ -33,11 +30,10 @@ from sextant.tools.retrievers.neural.model_table import (
     hash_model_code,
 )
 
-logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-
 T = TypeVar("T")
 
+# transformers' name of its warning of a long text
+_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 _PROBE = "a retriever reads documents"  # lower case and single blanks, which no family rewrites
 
 
@@ -69,13 +65,30 @@ def cores() -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or available_cores())
 
 
+@SharedContext
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Have transformers draw no bars and log errors alone in the block."""
+    verbosity = logging.get_verbosity()
+    has_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Let PyTorch compute with `count` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with _quiet_transformers():
+            yield
     finally:
         torch.set_num_threads(before)
 
@@ -91,7 +104,8 @@ def local_only_options(row: ModelRow) -> dict[str, bool]:
 def translate_load_errors(subject: str, folder: Path, row: ModelRow) -> Iterator[None]:
     """Turn the libraries' exceptions from loading `what`, a part of a model, into a DataError."""
     try:
-        yield
+        with _quiet_transformers():
+            yield
     except (
         OSError,
         ValueError,
@@ -141,6 +155,8 @@ def mend_tokenizer(tokenizer: Any) -> Any:
             f"{differs} by the files in {folder}; add the tokenizer.json that its model was "
             f"published with"
         )
+    # Texts that are longer than the model reads are cut, which `left_out` counts.
+    getattr(tokenizer, "deprecation_warnings", {})[_LONG] = True
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer

@@ -1,0 +1,277 @@
+"""All that Sextant changes in its process outside of itself: what a command sets, and what a run
+changes while it lasts.
+
+An import of Sextant changes nothing. The first of several runs at once makes the changes, the last
+takes them back, also when it fails: `while_running` is around every run, and every query.
+
+    threads      those that a program starts for a query work in its context. Its session, limits,
+                 deadline and model are context variables, which Python gives to asyncio's tasks and
+                 not to threads. A thread that was started before cannot be told its query.
+    os._exit     ends the query, as `sys.exit` does, and not the process
+    requests     of httpx and http.client that a program sends by itself are counted
+    DSPy         evaluates by the executor of a compilation, if there is one (`EXECUTE`), and
+                 dspy.Parallel leaves the progress bars of other threads alone
+    garbage      is collected seldom, and not among existing objects
+    BLAS         multiplies with one thread, as threads that answer queries work side by side
+    tokenizers   do so, too
+
+Left out: what a user's own code changes, and what libraries change as they are imported.
+"""
+
+import functools
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import Context, ContextVar, copy_context
+from http.client import HTTPConnection
+from multiprocessing.pool import ThreadPool
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import httpx
+
+from sextant.tools import session
+from sextant.tools.models.dspy_internals import parallelizer
+from sextant.tools.retrievers.vectors.blas_threads import single_threaded_products
+
+_MISSING = object()
+_THREAD_POOL_METHODS = (
+    "apply_async",
+    "map",
+    "map_async",
+    "starmap",
+    "starmap_async",
+    "imap",
+    "imap_unordered",
+)
+_TRACING = (
+    "LANGSMITH_TRACING",
+    "LANGSMITH_TRACING_V2",
+    "LANGCHAIN_TRACING",
+    "LANGCHAIN_TRACING_V2",
+)
+
+# Runs a function for each item of DSPy's executor, in its place. None leaves it to DSPy.
+EXECUTE: ContextVar[Callable[[Callable[[Any], Any], Any], Any] | None] = ContextVar(
+    "execute", default=None
+)
+
+
+class SharedContext:
+    """A context manager that any number of threads may be in at once: the first enters `change`,
+    the last leaves it.
+    """
+
+    def __init__(self, change: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._change = change
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._entered = ExitStack()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Hold the change for the block."""
+        with self._lock:
+            if self._blocks == 0:
+                self._entered.enter_context(self._change())
+            self._blocks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._blocks -= 1
+                if self._blocks == 0:
+                    self._entered.close()
+
+
+class AttributeChange(NamedTuple):
+    """An attribute of an object of others, and its value for a while."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+@contextmanager
+def changed_attributes(changes: Iterable[AttributeChange]) -> Iterator[None]:
+    """Set attributes in the block. One that somebody else has set meanwhile stays as it is."""
+    made = []
+    for change in changes:
+        made.append((change, vars(change.owner).get(change.name, _MISSING)))
+        setattr(change.owner, change.name, change.value)
+    try:
+        yield
+    finally:
+        for change, before in made:
+            if vars(change.owner).get(change.name) is not change.value:
+                continue
+            if before is _MISSING:
+                delattr(change.owner, change.name)
+            else:
+                setattr(change.owner, change.name, before)
+
+
+@contextmanager
+def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables in the block, but for those that are set already."""
+    added = [name for name in variables if name not in os.environ]
+    for name in added:
+        os.environ[name] = variables[name]
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def without_langsmith() -> Iterator[None]:
+    """Have LangGraph and LangChain send nothing of the block to LangSmith, where the environment
+    asks for it.
+    """
+    if not any(os.environ.get(name) for name in _TRACING):
+        yield
+        return
+    from langsmith import tracing_context  # it comes with LangGraph, which few runs need
+
+    with tracing_context(enabled=False):
+        yield
+
+
+@contextmanager
+def _change_process() -> Iterator[None]:
+    with (
+        changed_attributes(_list_changes()),
+        changed_environment({"TOKENIZERS_PARALLELISM": "false"}),
+        single_threaded_products(),
+        _infrequent_gc(),
+    ):
+        yield
+
+
+# What a run changes; see the top of this file.
+while_running = SharedContext(_change_process)
+
+
+@contextmanager
+def _infrequent_gc() -> Iterator[None]:
+    # Else it takes a tenth of the time of 64 workers.
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def _list_changes() -> Iterator[AttributeChange]:
+    wrappers: list[tuple[Any, str, Callable[[Any], Any]]] = [
+        (Thread, "start", _start_in_context),
+        (ThreadPoolExecutor, "submit", _submit_in_context),
+        *((ThreadPool, name, _hand_over_in_context) for name in _THREAD_POOL_METHODS),
+        (os, "_exit", _exit_query),
+        (httpx.Client, "send", _count_request_of_httpx),
+        (httpx.AsyncClient, "send", _count_request_of_httpx),
+        (HTTPConnection, "putrequest", _count_request_of_python),
+        (parallelizer.ParallelExecutor, "execute", _execute_as_compiled),
+    ]
+    for owner, name, wrap in wrappers:
+        original = getattr(owner, name)
+        yield AttributeChange(owner, name, functools.wraps(original)(wrap(original)))
+    yield AttributeChange(parallelizer, "tqdm", SimpleNamespace(tqdm=_make_bar_class()))
+
+
+def _start_in_context(start: Callable[[Thread], None]) -> Callable[[Thread], None]:
+    def start_in_context(thread: Thread) -> None:
+        if session.current() is not None:
+            context = copy_context()
+            run = thread.run  # also a subclass' own
+            thread.run = lambda: context.run(run)  # type: ignore[method-assign]
+        start(thread)
+
+    return start_in_context
+
+
+def _submit_in_context(submit: Callable[..., Any]) -> Callable[..., Any]:
+    def submit_in_context(
+        pool: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any
+    ) -> Any:
+        if session.current() is None:
+            return submit(pool, function, *arguments, **named)
+        context = copy_context()
+        # In an empty context, as a thread that is started now may later work for another query.
+        return Context().run(submit, pool, context.run, function, *arguments, **named)
+
+    return submit_in_context
+
+
+def _hand_over_in_context(method: Callable[..., Any]) -> Callable[..., Any]:
+    def hand_over_in_context(
+        pool: Any, function: Callable[..., Any], *arguments: Any, **named: Any
+    ) -> Any:
+        if session.current() is None:
+            return method(pool, function, *arguments, **named)
+        context = copy_context()
+
+        def call_in_context(*given: Any, **by_name: Any) -> Any:
+            # A context can be entered once at a time.
+            return context.copy().run(function, *given, **by_name)
+
+        return method(pool, call_in_context, *arguments, **named)
+
+    return hand_over_in_context
+
+
+def _exit_query(leave: Callable[[int], Any]) -> Callable[[int], Any]:
+    def exit_query(status: int) -> Any:
+        query = session.current()
+        if query is not None and not query.is_elsewhere:
+            raise SystemExit(status)
+        return leave(status)
+
+    return exit_query
+
+
+def _count_request_of_httpx(send: Callable[..., Any]) -> Callable[..., Any]:
+    def send_counted(client: Any, request: httpx.Request, **options: Any) -> Any:
+        session.count_unmetered_request(request.url.host)
+        return send(client, request, **options)
+
+    return send_counted
+
+
+def _count_request_of_python(send: Callable[..., Any]) -> Callable[..., Any]:
+    def send_counted(connection: Any, *arguments: Any, **options: Any) -> Any:
+        session.count_unmetered_request(connection.host)
+        return send(connection, *arguments, **options)
+
+    return send_counted
+
+
+def _execute_as_compiled(execute: Callable[..., Any]) -> Callable[..., Any]:
+    def execute_as_compiled(executor: Any, function: Callable[[Any], Any], data: Any) -> Any:
+        each = EXECUTE.get()
+        return execute(executor, function, data) if each is None else each(function, data)
+
+    return execute_as_compiled
+
+
+class _Bars(weakref.WeakSet[Any]):
+    """Progress bars, in which tqdm expects those that it has added.
+
+    Each `dspy.Parallel` empties the set as it begins, of the bars of all other threads as well.
+    """
+
+    def clear(self) -> None:
+        """Keep them: bars that are gone drop out by themselves."""
+
+
+def _make_bar_class() -> Any:
+    return type("Bar", (parallelizer.tqdm.tqdm,), {"_instances": _Bars()})
