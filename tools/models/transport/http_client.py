@@ -15,7 +15,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -105,30 +105,20 @@ class HttpClient:
         self, path: str, body: bytes, *, deadline: float, reader: StreamReader | None = None
     ) -> HttpResponse:
         """Return the answer to `body`, or to a GET if that is empty, by `deadline`. Raises TransportError only."""
-        with self.bounded(deadline) as timeout:
-            request = self.client.build_request(
-                "POST" if body else "GET",
-                self.url + path,
-                content=body or None,
-                headers=self.headers,
-                timeout=timeout,
-            )
-            return read_answer(self.client.send(request, stream=True), reader)
-
-    @contextmanager
-    def bounded(self, deadline: float) -> Iterator[httpx.Timeout]:
-        """Bound each request of the block by `deadline`; yield the timeout to send it with.
-
-        httpx's errors, and those of libraries that httpx's errors are the cause of, become
-        TransportError.
-        """
         seconds = min(deadline - time.monotonic(), LONGEST)
         if seconds <= 0:
             raise TransportError("no time is left to send anything", "timeout")
         connecting = min(CONNECT, seconds)
+        request = self.client.build_request(
+            "POST" if body else "GET",
+            self.url + path,
+            content=body or None,
+            headers=self.headers,
+            timeout=httpx.Timeout(seconds, connect=connecting),
+        )
         try:
             with body_limits.bounding(time.monotonic() + seconds, self._largest):
-                yield httpx.Timeout(seconds, connect=connecting)
+                return _read_answer(self.client.send(request, stream=True), reader)
         except httpx.HTTPError as error:
             raise self._explain(error, connecting) from None
 
@@ -162,7 +152,7 @@ class HttpClient:
         return urlsplit(self.url).netloc
 
 
-def read_answer(response: httpx.Response, reader: StreamReader | None = None) -> HttpResponse:
+def _read_answer(response: httpx.Response, reader: StreamReader | None = None) -> HttpResponse:
     """Read an answer, of a stream as much as its `reader` wants. Raises httpx's errors.
 
     A stream that goes on when its time is up is returned as far as it has come.

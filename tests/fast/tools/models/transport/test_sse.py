@@ -4,7 +4,6 @@ import json
 import math
 import ssl
 import time
-from contextlib import nullcontext
 
 import httpx
 import openai
@@ -197,9 +196,7 @@ SAYING = {
 
 @pytest.mark.parametrize(("message", "read"), SAYING.values(), ids=SAYING.keys())
 @pytest.mark.parametrize("metered", [True, False])
-def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(
-    message, read, metered, monkeypatch
-):
+def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(message, read, metered):
     events = streamed(answer("length", **message), 3)
     sent_events = []
 
@@ -214,12 +211,9 @@ def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(
             yield event[:middle]
             yield event[middle:]
 
-    class Client:
-        def post(self, path, **request):
-            return httpx.Response(200, content=stream())
-
     wire = OpenAIClient("tiny", "http://127.0.0.1:9/v1", settings=ModelSettings(stream="on"))
-    monkeypatch.setattr(wire, "asking", lambda deadline, tools: nullcontext((Client(), None)))
+    answering = httpx.MockTransport(lambda request: httpx.Response(200, content=stream()))
+    wire._reach().client = httpx.Client(transport=answering)
     asked = wire.body([{"role": "user", "content": "is it?"}], (), {"max_tokens": 4096})
     tools = "tool_calls" in message
     reply = wire.send(asked, "", 4096, math.inf, tools=tools, last=COMPLETED)
