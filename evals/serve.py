@@ -58,7 +58,7 @@ def parser() -> CommandParser:
     )
     door = command_line.add_mutually_exclusive_group(required=True).add_argument
     door("--mcp", choices=("stdio", "http"), help="tools of the Model Context Protocol")
-    door("--http", action="store_true", help="a REST interface, with its description at /docs")
+    door("--http", action="store_true", help="a REST interface, described at /openapi.json")
     door("--openenv", action="store_true", help="an OpenEnv environment: reset, step, state")
     add(
         "--address",

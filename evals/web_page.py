@@ -37,10 +37,7 @@ def plain_shell(title: str, meta: str, style: str, program: str) -> str:
     `title` and `meta`, further elements of the head, are HTML. The page ends with the program.
     """
     head = (PAGE / "head.html").read_text("utf-8").replace("TITLE", title)
-    policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}"
-    policy += "; img-src data:; base-uri 'none'; form-action 'none'"
-    inside = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n{meta}'
-    inside += f"<style>{style}</style>"
+    inside = f"{_content_policy(style, program)}\n{meta}<style>{style}</style>"
     head = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>\n', "", head)
     return re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: inside, head)
 

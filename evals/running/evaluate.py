@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from sextant.environments.base import Environment
 from sextant.evals import run_folder
 from sextant.evals.running import runner
 from sextant.evals.running.agent_limits import BUDGET_OF_AGENTS, brings_agents, count_agents
+from sextant.evals.running.events import RunMonitor
 from sextant.evals.running.identity import run_config
 from sextant.evals.running.request import (
     LIMITS,
@@ -71,9 +72,8 @@ from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Limits, Toolbox
 from sextant.tools.text import TermStatistics
 
-# What follows a run while its queries are answered: a context with `add` and `leave`, as
-# sextant.evals.running.events.RunMonitor.
-Report = Callable[["PreparedRun", run_folder.RunFolder], AbstractContextManager[Any]]
+# Makes what follows a run while its queries are answered.
+Report = Callable[["PreparedRun", run_folder.RunFolder], RunMonitor]
 # What answers the pending queries of a run, given the hooks of runner.run_queries; it returns the last
 # fault of a provider.
 Answer = Callable[["PreparedRun", run_folder.RunFolder, runner.QueryHooks], str | None]
@@ -469,10 +469,11 @@ def _answer(
     working_folder = Path.cwd()
     try:
         with (
-            RunStatus(ready, folder) as status,
-            report(ready, folder) if report else nullcontext() as watch,
+            (report or RunMonitor)(ready, folder) as watch,
+            RunStatus(ready, folder, watch) as status,
         ):
-            status.fault = fault = answer(ready, folder, _hooks(ready, status, watch))
+            hooks = runner.QueryHooks(status.begin, status.add, status.leave)
+            status.fault = fault = answer(ready, folder, hooks)
     except FAULTS as problem:
         return problem
     except KeyboardInterrupt:
@@ -486,25 +487,6 @@ def _answer(
         if folder.outcomes:  # their values have been shown, also where the others are never asked
             record_test_use(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(fault) if fault else None
-
-
-def _hooks(ready: PreparedRun, status: RunStatus, watch: Any) -> runner.QueryHooks:
-    """Return the hooks of runner.run_queries that tell of each query; `watch` is that of a report,
-    or None.
-    """
-
-    def add(outcome: run_folder.Outcome) -> None:
-        value = ready.value(outcome)
-        status.add(outcome, value)
-        if watch:
-            watch.add(outcome, value)
-
-    def leave(query_id: str, reason: str) -> None:
-        status.leave(query_id, reason)
-        if watch:
-            watch.leave(query_id, reason)
-
-    return runner.QueryHooks(begin=status.begin, outcome=add, pending=leave)
 
 
 def _conclude(

@@ -273,7 +273,7 @@ class RunMonitor:
         self,
         ready: "PreparedRun",
         folder: RunFolder,
-        tell: Tell,
+        tell: Tell = lambda event, last=False: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The run of `folder` is about to ask its queries."""

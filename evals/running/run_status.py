@@ -11,7 +11,6 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sextant.evals.run_folder import Outcome, RunFolder
 from sextant.evals.run_sittings import OUT_OF_BUDGET, SITTINGS, STATUS, read_sittings, read_status
+from sextant.evals.running.events import RunMonitor
 from sextant.evals.scoring.score_run import query_weights, summarise_columns
 from sextant.tools.errors import BudgetReached, ProviderRefused
 from sextant.tools.platform import files
@@ -82,24 +82,14 @@ class RunStatus:
     The mean in it is of the headline metric over the answered queries, with its 95 % interval.
     """
 
-    def __init__(
-        self,
-        ready: "PreparedRun",
-        folder: RunFolder,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, ready: "PreparedRun", folder: RunFolder, watch: RunMonitor) -> None:
+        """`watch` counts the queries; it is told of them from here."""
         self.fault: str | None = None
         self._folder = folder
         words = files.hide_folders(to_command_line(ready.resolved.request))
         self._command = f"sextant run {shlex.join(words)}"
-        self._queries = len(ready.environment.queries)
-        self._calls = ready.model.terms.status
-        self._clock = clock
-        self._started = clock()
-        self._earlier = len(folder.outcomes)
-        self._failed = sum(outcome["error"] is not None for outcome in folder.outcomes.values())
-        self._finished = 0  # in this sitting
-        self._pending = set[str]()
+        self._watch = watch
+        self._started = time.time()
         self._in_flight = dict[str, float]()  # query_id -> when it began
         self._environment = ready.environment
         self._value = ready.value
@@ -114,60 +104,56 @@ class RunStatus:
     def begin(self, query_id: str) -> None:
         """Note that a query is worked on."""
         with self._lock:
-            self._in_flight[query_id] = self._clock()
+            self._in_flight[query_id] = time.time()
 
-    def add(self, outcome: Outcome, value: float | None) -> None:
-        """Count an answered query, with its value of the headline metric, None if undefined."""
+    def add(self, outcome: Outcome) -> None:
+        """Count an answered query."""
+        value = self._value(outcome)
         with self._lock:
             self._values[outcome["query_id"]] = value
-            self._finished += 1
-            self._failed += outcome["error"] is not None
             self._in_flight.pop(outcome["query_id"], None)
-            self._pending.discard(outcome["query_id"])
+        self._watch.add(outcome, value)
 
     def leave(self, query_id: str, reason: str) -> None:
         """Count a query that was begun and stays pending."""
         with self._lock:
-            self._pending.add(query_id)
             self._in_flight.pop(query_id, None)
+        self._watch.leave(query_id, reason)
 
     def status(self) -> JsonObject:
         """Return the contents of `status.json` at this moment."""
-        calls = self._calls()
-        now = self._clock()
+        progress = self._watch.progress()
+        calls = progress.status
+        now = time.time()
         with self._lock:
-            done = self._earlier + self._finished
-            seconds = now - self._started
-            left = None
-            if self._finished:
-                left = seconds / self._finished * (self._queries - done)
             oldest_first = sorted(self._in_flight.items(), key=lambda item: item[1])
-            in_flight = [
-                {"query_id": query_id, "seconds": round(now - begun, 1)}
-                for query_id, begun in oldest_first[:LISTED]
-            ]
-            waits = bool(calls.waiting and calls.reason)
-            return {
-                "state": WAITING if waits else RUNNING,
-                "reason": calls.reason if waits else "",
-                "time": round(now, 3),
-                "started": round(self._started, 3),
-                "seconds": round(seconds, 1),
-                "left": None if left is None else round(left, 1),
-                "command": self._command,
-                "queries": self._queries,
-                "done": done,
-                "failed": self._failed,
-                "pending": len(self._pending),
-                "metric": self._environment.metric,
-                **self._mean,
-                "in_flight": in_flight,
-                "calls_in_flight": calls.in_flight,
-                "calls_limit": calls.limit,
-                "calls_waiting": calls.waiting,
-                "usage": requests_json(calls.usage),
-                "pid": os.getpid(),
-            }
+            mean = dict(self._mean)
+        in_flight = [
+            {"query_id": query_id, "seconds": round(now - begun, 1)}
+            for query_id, begun in oldest_first[:LISTED]
+        ]
+        waits = bool(calls.waiting and calls.reason)
+        return {
+            "state": WAITING if waits else RUNNING,
+            "reason": calls.reason if waits else "",
+            "time": round(now, 3),
+            "started": round(self._started, 3),
+            "seconds": round(progress.elapsed, 1),
+            "left": progress.left and round(progress.left, 1),
+            "command": self._command,
+            "queries": progress.queries,
+            "done": progress.done,
+            "failed": progress.failed,
+            "pending": progress.owed,
+            "metric": progress.metric,
+            **mean,
+            "in_flight": in_flight,
+            "calls_in_flight": calls.in_flight,
+            "calls_limit": calls.limit,
+            "calls_waiting": calls.waiting,
+            "usage": requests_json(calls.usage),
+            "pid": os.getpid(),
+        }
 
     def _measure(self, *, last: bool = False) -> None:
         """Compute the running mean again, if that is due or this is the `last` time."""
@@ -210,17 +196,17 @@ class RunStatus:
         if not isinstance(error, KeyboardInterrupt):
             self._measure(last=True)
         status = self.status()
-        finished = status["done"] >= self._queries
+        finished = status["done"] >= status["queries"]
         name, reason = _describe_end(error, self.fault, finished=finished)
         line = {
             "state": name,
             "reason": reason,
             "started": _in_utc(self._started),
-            "ended": _in_utc(self._clock()),
+            "ended": _in_utc(time.time()),
             **{key: status[key] for key in _KEPT if key in status},
         }
         with suppress(OSError):
-            if self._finished or name != FINISHED:
+            if status["done"] > self._watch.earlier or name != FINISHED:
                 files.append_line(self._folder.path / SITTINGS, json.dumps(line).encode())
             (self._folder.path / STATUS).unlink(missing_ok=True)
 

@@ -5,11 +5,11 @@ The page of runs draws the table that fills from it (evals/viewer/study_tables.p
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from sextant.evals.run_folder import RunFolder
+from sextant.evals.running.events import RunMonitor
 from sextant.evals.running.resolve import PreparedRun
 from sextant.evals.studies.study_file import StudyCell
 from sextant.tools.platform import files
@@ -38,13 +38,13 @@ class CellStates:
         self._write()
 
     def report(
-        self, number: int, report: Callable[..., AbstractContextManager[Any]] | None
-    ) -> Callable[..., AbstractContextManager[Any]]:
+        self, number: int, report: Callable[..., RunMonitor] | None
+    ) -> Callable[..., RunMonitor]:
         """Return the report of the cell's run, which notes its folder when it begins."""
 
-        def begin(ready: PreparedRun, folder: RunFolder) -> AbstractContextManager[Any]:
+        def begin(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
             self._set(number, UNDER_WAY, folder.shown)
-            return report(ready, folder) if report else nullcontext()
+            return (report or RunMonitor)(ready, folder)
 
         return begin
 

@@ -11,9 +11,11 @@ from waiting import wait_for
 
 from sextant.evals import run, run_sittings
 from sextant.evals.running import evaluate, run_status
+from sextant.evals.running.events import RunMonitor
 from sextant.evals.running.request import Request
 from sextant.tools.models.run_resources import CallStats
 from sextant.tools.platform.cli import run_command
+from sextant.tools.records import Usage, usage_json
 
 
 def sittings(path):
@@ -74,12 +76,15 @@ def test_a_status_counts_queries_and_names_those_in_flight(tmp_path):
     model = SimpleNamespace(terms=SimpleNamespace(status=lambda: stats))
     request = Request(program="multihop", task="math", limit=3)
     resolved = SimpleNamespace(request=request)
-    ready = SimpleNamespace(environment=environment, model=model, value=None, resolved=resolved)
+    ready = SimpleNamespace(
+        environment=environment, model=model, value=lambda outcome: 0.5, resolved=resolved
+    )
     folder = SimpleNamespace(path=tmp_path, outcomes={})
-    with run_status.RunStatus(ready, folder) as status:
+    watch = RunMonitor(ready, folder)
+    with run_status.RunStatus(ready, folder, watch) as status:
         status.begin("a")
         status.begin("b")
-        status.add({"query_id": "a", "error": None}, 0.5)
+        status.add({"query_id": "a", "error": None, "seconds": 1.0, "usage": usage_json(Usage())})
         written = status.status()
         assert (written["done"], written["failed"]) == (1, 0)
         assert written["command"].endswith("run --program multihop --task math --limit 3")
