@@ -86,20 +86,17 @@ class HttpClient:
         the address, a header, the certificate or the proxy cannot be used.
         """
         self.url = _check_address(url)
-        self.headers = {name: _check_header(name, value) for name, value in headers.items()}
+        self.headers = {"User-Agent": "sextant", "Accept-Encoding": "identity"}
+        for name, value in headers.items():
+            self.headers[name] = _check_header(name, value)
         self._largest = largest
         self._proxy = find_proxy(self.url)
         if self.url.startswith("https:"):
             tls = _make_tls_context(certificate)
         else:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for a proxy by https
-        self.client = httpx.Client(
-            transport=ServerConnections(tls, self._proxy),
-            headers={"user-agent": "sextant", "accept-encoding": "identity"},
-            follow_redirects=False,
-            trust_env=False,  # the proxy and the certificates of the environment are read here
-        )
-        self.client._cookies = _Cookies()  # noqa: SLF001  # the client copies those that it is given
+        self.connections: httpx.BaseTransport = ServerConnections(tls, self._proxy)
+        self._cookies = httpx.Cookies()  # by which a balancer knows where the last request went
 
     def post(
         self, path: str, body: bytes, *, deadline: float, reader: StreamReader | None = None
@@ -109,16 +106,22 @@ class HttpClient:
         if seconds <= 0:
             raise TransportError("no time is left to send anything", "timeout")
         connecting = min(CONNECT, seconds)
-        request = self.client.build_request(
+        request = httpx.Request(
             "POST" if body else "GET",
             self.url + path,
             content=body or None,
             headers=self.headers,
-            timeout=httpx.Timeout(seconds, connect=connecting),
+            extensions={"timeout": httpx.Timeout(seconds, connect=connecting).as_dict()},
         )
         try:
             with body_limits.bounding(time.monotonic() + seconds, self._largest):
-                return _read_answer(self.client.send(request, stream=True), reader)
+                if self._cookies:
+                    self._cookies.set_cookie_header(request)
+                response = self.connections.handle_request(request)
+                if "set-cookie" in response.headers:
+                    response.request = request
+                    self._cookies.extract_cookies(response)
+                return _read_answer(response, reader)
         except httpx.HTTPError as error:
             raise self._explain(error, connecting) from None
 
@@ -207,15 +210,6 @@ class _Connection(httpx.HTTPTransport):
         return any(
             connection.is_idle() and not connection.has_expired() for connection in connections
         )
-
-
-class _Cookies(httpx.Cookies):
-    """Cookies of a server. httpx makes a request and an answer of urllib for each answer, cookies or not."""
-
-    def extract_cookies(self, response: httpx.Response) -> None:
-        """Keep the cookies that an answer sets, if it sets any."""
-        if "set-cookie" in response.headers:
-            super().extract_cookies(response)
 
 
 class ServerConnections(httpx.BaseTransport):

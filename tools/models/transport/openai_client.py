@@ -227,7 +227,11 @@ class OpenAIClient(SharedOnDeepcopy):
         request, reader = self._prepare(body, limit, tools=tools, last=last)
         began = time.monotonic()
         try:
-            answer = self.post(PATHS[self.api], request, deadline, reader, tools=tools)
+            with self._as_lm_errors():
+                answer = self._reach().post(
+                    PATHS[self.api], request, deadline=deadline, reader=reader
+                )
+            self._check_status(answer, tools=tools)
         except dspy.LMError as error:
             if not (demand := _find_demand(str(error), kind)):
                 raise
@@ -307,23 +311,16 @@ class OpenAIClient(SharedOnDeepcopy):
         """Return the answer of status 200 to a GET, by `deadline`. Raises LM errors."""
         return self.post(path, b"", deadline)
 
-    def post(
-        self,
-        path: str,
-        body: bytes,
-        deadline: float,
-        reader: StreamReader | None = None,
-        *,
-        tools: bool = False,
-    ) -> HttpResponse:
+    def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
         """Return the answer of status 200 to a request, by `deadline`. Raises LM errors."""
-        with self._lock:
-            server = self._reach()
         with self._as_lm_errors():
-            answer = server.post(path, body, deadline=deadline, reader=reader)
+            answer = self._reach().post(path, body, deadline=deadline)
+        self._check_status(answer)
+        return answer
+
+    def _check_status(self, answer: HttpResponse, *, tools: bool = False) -> None:
         if answer.status != 200:
             raise error_from_response(answer, self.model, tools=tools, clean=self.clean)
-        return answer
 
     @contextmanager
     def _as_lm_errors(self) -> Iterator[None]:
@@ -340,25 +337,29 @@ class OpenAIClient(SharedOnDeepcopy):
             raise unreached from None
 
     def _reach(self) -> HttpClient:
-        """Return the connections to the server; the caller holds the lock."""
-        if self._server is None:
-            if not self.key and self._needs_key:
-                raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
-            headers = {
-                "Authorization": f"Bearer {self.key or 'none'}",
-                "Content-Type": "application/json",
-            }
-            headers |= models.openai_account(self.url)
-            for name, value in self._headers.items():
-                # So that the user's header takes its place
-                headers["Authorization" if name.lower() == "authorization" else name] = value
-            self._server = HttpClient(
-                self.url,
-                headers,
-                largest=body_limits.LARGEST,
-                certificate=self._settings.client_certificate,
-            )
-        return self._server
+        """Return the connections to the server, which are made for the first request."""
+        with self._lock:
+            if self._server is None:
+                self._server = self._make_connections()
+            return self._server
+
+    def _make_connections(self) -> HttpClient:
+        if not self.key and self._needs_key:
+            raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
+        headers = {
+            "Authorization": f"Bearer {self.key or 'none'}",
+            "Content-Type": "application/json",
+        }
+        headers |= models.openai_account(self.url)
+        for name, value in self._headers.items():
+            # So that the user's header takes its place
+            headers["Authorization" if name.lower() == "authorization" else name] = value
+        return HttpClient(
+            self.url,
+            headers,
+            largest=body_limits.LARGEST,
+            certificate=self._settings.client_certificate,
+        )
 
     def clean(self, text: str, least: int = 0) -> str:
         """Return a server's words without secrets of `least` letters: the key, and values of

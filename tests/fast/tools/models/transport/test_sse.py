@@ -213,7 +213,7 @@ def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(message, read
 
     wire = OpenAIClient("tiny", "http://127.0.0.1:9/v1", settings=ModelSettings(stream="on"))
     answering = httpx.MockTransport(lambda request: httpx.Response(200, content=stream()))
-    wire._reach().client = httpx.Client(transport=answering)
+    wire._reach().connections = answering
     asked = wire.body([{"role": "user", "content": "is it?"}], (), {"max_tokens": 4096})
     tools = "tool_calls" in message
     reply = wire.send(asked, "", 4096, math.inf, tools=tools, last=COMPLETED)
