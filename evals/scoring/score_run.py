@@ -253,7 +253,8 @@ def summarise_unfinished(
     under "partial".
     """
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
-    sums = PartialScores(config, environment.asking(query_ids=answered))
+    asked = environment.asking(query_ids=answered, limit=len(answered))  # which may be none
+    sums = PartialScores(config, asked)
     for query in sums.environment.queries:
         sums.add(query, outcomes[query.query_id], outcomes)
     summary = sums.summary()
