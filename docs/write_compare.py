@@ -38,7 +38,7 @@ def print_blocks(runs: Path) -> list[str]:
     tables = compared.partition("run 1 against")[2].partition("\nqueries that moved")[0]
     lines = [line for line in tables.splitlines() if not SHOWN.match(line)]
     curves = output("curves", *folders.values(), "--by", "calls")
-    drawn = curves[curves.index("nDCG@10 by model calls") :].partition("Pareto front")[0]
+    drawn = curves[curves.index("nDCG@10 by model calls") :].partition("a query that has ended")[0]
     replayed = output("replay", folders["multihop"], "--retriever", "bm25(k1=1.5,b=0.75)")
     surfaced = replayed[replayed.index(" relevant documents that") :].partition("\n hop")[0]
     return ["run 1 against" + "\n".join(lines), drawn, surfaced]

@@ -11,8 +11,9 @@ from sextant.evals.run_folder import check_output
 from sextant.tools.errors import UsageError
 from sextant.tools.platform import files
 from sextant.tools.platform.callable_module import make_callable
-from sextant.tools.platform.cli import CommandParser, add_json_option, print_result, run_and_leave
+from sextant.tools.platform.cli import CommandParser, add_json_option, print_json, run_and_leave
 from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import show
 from sextant.tools.platform.waiting import announced
 
 
@@ -51,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
     with announced("loading libraries"):
         from sextant.evals.reporting.comparison_tables import (  # not for --help
             curves_csv,
-            render_curves,
+            lay_out_curves,
         )
         from sextant.evals.reporting.plots import curves_svg  # matplotlib: not for --help
         from sextant.evals.scoring.budget_curves import AXES, curves  # NumPy: not for --help
@@ -70,7 +71,10 @@ def command(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"{path} cannot be written: {error.strerror or error}; name another file"
             ) from None
-    print_result(result, render_curves, as_json=arguments.json)
+    if arguments.json:
+        print_json(result)
+    else:
+        show(lay_out_curves(result))
     return 0
 
 

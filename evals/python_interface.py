@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.evals.reporting import comparison_tables, plots
-from sextant.evals.reporting.overview_table import overview_table, system_names
+from sextant.evals.reporting.comparison_tables import overview_table, system_names
 from sextant.evals.running.evaluate import Result, evaluate
 from sextant.evals.scoring import behaviour as behaviour_of_runs
 from sextant.evals.scoring import budget_curves, comparison
@@ -99,9 +99,9 @@ def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> Tab
     """
     axes = tuple(budget_curves.AXES) if by == "all" else (by,)
     result = budget_curves.curves(_paths(runs), metric, axes)
-    heads, *rows = comparison_tables.curve_rows(result)
+    rows = comparison_tables.list_curve_rows(result)
     cells = [[value_cell(value) for value in row] for row in rows]
-    table = ResultTable("", [str(head) for head in heads], cells, names=(0, 1, 2))
+    table = ResultTable("", comparison_tables.CurveRow._fields, cells, names=(0, 1, 2))
     blocks = comparison_tables.lay_out_curves(result)
     return TabledResult(result, blocks, table, lambda: plots.draw_curves(result))
 
@@ -177,7 +177,7 @@ def experiment(
     table = overview_table(result, labels)
     return TabledResult(
         result,
-        [table, *table.notes, *comparison_tables.describe_verdicts(result, labels)],
+        [table, *table.notes, *comparison_tables.lay_out_findings(result, labels)],
         _experiment_table(result, labels),
         lambda: plots.draw_differences(result, labels),
     )

@@ -71,10 +71,7 @@ def run(
     study = study_file.read_study(Path(file))
     cells = study_file.expand_cells(study, runs)
     with announced("loading libraries"):
-        from sextant.evals.reporting import (
-            figure_layout,  # NumPy, matplotlib: only once names are right
-        )
-        from sextant.evals.studies import (  # NumPy, matplotlib, rich: as above
+        from sextant.evals.studies import (  # NumPy, matplotlib: only once names are right
             cell_states,
             results,
             run_cells,
@@ -100,12 +97,12 @@ def run(
         with announced("writing the report"):
             figures = results.lay_out(gathered)
             page = results.write(gathered, figures, runs)
-        table = figure_layout.lay_out(figures)
+        table = figures.to_table()
         blocks += [table, *table.notes, "", *results.lay_out_tests(gathered, figures)]
         blocks.append(results.lay_out_costs(gathered))
     blocks += [
         *results.list_missing(cell_results),
-        *gathered.findings,
+        *gathered.notes,
         *gathered.deviations,
         f"report: {page}" if page else "no cell is finished",
     ]

@@ -6,7 +6,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from sextant.evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_rows
+from sextant.evals.reporting.comparison_tables import lay_out_comparison
+from sextant.evals.reporting.findings import findings_table, make_finding
 from sextant.optimizers.result_summary import SHORT, shorten
 from sextant.optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from sextant.tools import plugins
@@ -104,8 +105,8 @@ def _tasks(title: str, rows: Sequence[JsonMapping]) -> list[TextBlock]:
     named = []
     for row in rows:
         remark = "" if row.get("compiled_on", True) else ", not compiled on"
-        named.append({**row, "metric": f"{row['task']}{remark}"})
-    return [ResultTable(title, ["task", *HEADS], metric_rows(named))]
+        named.append(make_finding(row, task=f"{row['task']}{remark}"))
+    return [findings_table(title, named, "tasks", [])]
 
 
 def _headings(learnt: JsonMapping) -> list[str]:

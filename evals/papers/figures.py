@@ -2,8 +2,9 @@
 
 The section of a figure has `drawn`, a table of
 
-    kind                    lines, bars, squares, pools (evals/reporting/plots.py); or gaps:
-                            a point for each task, at the best value of its systems, and at that of the system `x`
+    kind                    lines or points, for each row along the columns; pools: lines along columns that are
+                            sizes; or gaps: a point for each task, at the best value of its systems, and at that
+                            of the system `x`
     rows, columns, panels   the sort of each: base, variant, task or metric; panels may be left out. The system
                             "Snowflake | Query-to-Doc" has the base Snowflake and the variant Query-to-Doc
     change                  a variant: its value is drawn less the value of the system without a variant
@@ -14,23 +15,27 @@ in OBLIQ-Bench.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from sextant.evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
+from sextant.evals.papers.tables import TableCell
+from sextant.evals.reporting.plots import (
+    Panel,
+    Point,
+    Series,
+    draw_panels,
+    pdf,
+    svg,
+)
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.result_table import to_csv
-from sextant.tools.records import JsonMapping, JsonObject
 
 SIDES = ("published", "ours")
 
-_Key = tuple[str, str, str]
-
 
 def save_figure(
-    result: JsonMapping,
+    name: str,
+    title: str,
+    cells: Sequence[TableCell],
     settings: Mapping[str, str],
     folder: Path,
 ) -> list[Path]:
@@ -38,78 +43,65 @@ def save_figure(
 
     Returns the files. `settings` is `drawn` of the section.
     """
-    stem = folder / result["name"].replace("/", "-")
-    title = f"{result['name']}: {result['title']}"
-    rows = result["cells"]
-    table = to_csv(
-        [
-            rows[0],
-            *(row.values() for row in rows),
-        ]
-    )
-    contents: dict[Path, str | bytes] = {stem.with_suffix(".csv"): table}
-    figure = _draw(result, settings)
-    if figure:
-        contents[stem.with_suffix(".svg")] = svg(figure, title)
-        contents[stem.with_suffix(".pdf")] = pdf(figure, title)
+    stem = folder / name.replace("/", "-")
+    contents: dict[Path, str | bytes] = {}
+    contents[stem.with_suffix(".csv")] = to_csv([TableCell._fields, *cells])
+    if panels := make_panels(cells, settings):
+        figure = draw_panels(panels)
+        contents[stem.with_suffix(".svg")] = svg(figure, f"{name}: {title}")
+        contents[stem.with_suffix(".pdf")] = pdf(figure, f"{name}: {title}")
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
         disk.replace(path, content)
     return list(contents)
 
 
-def _draw(
-    result: JsonMapping,
-    settings: Mapping[str, str],
-) -> Figure | None:
-    cells = result["cells"]
-    if settings.get("kind") == "gaps":
-        axes = f"nDCG@10 of {settings['x']}", "nDCG@10 of the best of the others"
-        return draw_points(gap_points(cells, settings["x"]), axes)
-    panels = arrange_panels(cells, settings) if settings else {}
-    if not panels:
-        return None
-    return draw_table(settings["kind"], panels, settings.get("value", ""))
-
-
-def arrange_panels(cells: Sequence[JsonMapping], settings: Mapping[str, str]) -> dict[str, Table]:
+def make_panels(cells: Sequence[TableCell], settings: Mapping[str, str]) -> list[Panel]:
     """Return the panels of a figure: the paper's values and ours, each if there are any."""
-    panels: dict[str, dict[str, dict[str, float | None]]] = {}
+    if not settings:
+        return []
+    if settings["kind"] == "gaps":
+        return [_gaps_panel(cells, settings["x"])]
+    panels: dict[str, Panel] = {}
     for side in SIDES:
-        values = {}
-        for cell in cells:
-            values[cell["system"], cell["task"], cell["metric"]] = cell[side]
-        for key in values:
-            value = _value_to_draw(values, key, settings)
-            if value is None:
-                continue
-            labels = _labels(key)
-            panel_label = labels.get(settings.get("panels", ""))
-            panel = panels.setdefault(
-                f"{side}, {panel_label}" if panel_label else side,
-                {},
-            )
-            row = panel.setdefault(labels[settings["rows"]], {})
-            row[labels[settings["columns"]]] = value
-    return dict(panels)
+        values = {(cell.system, cell.task, cell.metric): getattr(cell, side) for cell in cells}
+        for key, value in values.items():
+            labels = _label(*key)
+            if "change" in settings:
+                before = values.get((labels["base"], *key[1:]))
+                is_changed = labels["variant"] == settings["change"]
+                value = value - before if is_changed and None not in (value, before) else None
+            if value is not None:
+                title = ", ".join(filter(None, [side, labels.get(settings.get("panels", ""), "")]))
+                panel = panels.setdefault(title, _new_panel(settings, title))
+                column = labels[settings["columns"]]
+                _add_point(panel, settings["kind"], labels[settings["rows"]], column, value)
+    return list(panels.values())
 
 
-def _value_to_draw(
-    values: Mapping[_Key, float | None], key: _Key, settings: Mapping[str, str]
-) -> float | None:
-    value = values[key]
-    if "change" not in settings:
-        return value
-    system, task, metric = key
-    base, _, variant = system.partition(" | ")
-    before = values.get((base, task, metric))
-    if variant != settings["change"] or value is None or before is None:
-        return None
-    return value - before
+def _new_panel(settings: Mapping[str, str], title: str) -> Panel:
+    panel = Panel("", settings.get("value", ""), [], title=title, zero="change" in settings)
+    if settings["kind"] == "pools":
+        panel.x = "documents in the pool"
+        panel.scale = {"value": "log"}
+    return panel
 
 
-def _labels(key: _Key) -> dict[str, str]:
-    system, task, metric = key
+def _add_point(panel: Panel, kind: str, row: str, column: str, value: float) -> None:
+    """Add the value of a row in a column; the columns of pools are their sizes."""
+    places = {name: place for place, name in panel.ticks.items()}
+    new_place = float(column) if kind == "pools" else float(len(places))
+    place = places.get(column, new_place)
+    panel.ticks[place] = column
+    line = next((series for series in panel.series if series.label == row), None)
+    if line is None:
+        line = Series(row, [], len(panel.series), "points" if kind == "points" else "line")
+        panel.series.append(line)
+    line.points.append(Point(place, value))
+    line.points.sort()
+
+
+def _label(system: str, task: str, metric: str) -> dict[str, str]:
     base, _, variant = system.partition(" | ")
     return {
         "base": base,
@@ -119,31 +111,22 @@ def _labels(key: _Key) -> dict[str, str]:
     }
 
 
-def gap_points(
-    cells: Sequence[JsonMapping],
-    ceiling: str,
-) -> list[JsonObject]:
-    """Return a point for each task: x is the value of the system `ceiling`, y the best value of
-    systems of other names.
+def _gaps_panel(cells: Sequence[TableCell], ceiling: str) -> Panel:
+    """Return a point for each task, of the paper and of ours: x is the value of the system `ceiling`,
+    y the best value of systems of other names.
 
     A name that begins with `ceiling` is a variant of it, and left out.
     """
-    points = []
-    tasks = dict.fromkeys(cell["task"] for cell in cells)
-    for side, task in product(SIDES, tasks):
-        values = {}
-        for cell in cells:
-            if cell["task"] == task and cell[side] is not None:
-                values[cell["system"]] = cell[side]
-        rivals = [value for system, value in values.items() if not system.startswith(ceiling)]
-        if ceiling in values and rivals:
-            name = task.partition("/")[2]
-            points.append(
-                {
-                    "id": name,
-                    "kind": side,
-                    "x": values[ceiling],
-                    "y": max(rivals),
-                }
-            )
-    return points
+    panel = Panel(f"nDCG@10 of {ceiling}", "nDCG@10 of the best of the others", [], diagonal=True)
+    for number, side in enumerate(SIDES):
+        points = []
+        for task in dict.fromkeys(cell.task for cell in cells):
+            values = {cell.system: getattr(cell, side) for cell in cells if cell.task == task}
+            values = {system: value for system, value in values.items() if value is not None}
+            rivals = [value for system, value in values.items() if not system.startswith(ceiling)]
+            if ceiling in values and rivals:
+                name = task.partition("/")[2]
+                points.append(Point(values[ceiling], max(rivals), label=name))
+        if points:
+            panel.series.append(Series(side, points, number))
+    return panel

@@ -62,27 +62,29 @@ def reproduce_table(
     if dry_run:
         return _estimate(table)
     head = table.section.about
+    notes = _notes(table)
+    cells = list(table.cells())
+    about = (name, head["title"], notes, cells)
+    blocks = lay_out(*about)
+    files = []
+    if cells:
+        folder = table.conditions.runs / "studies" / name.replace("/", "-")
+        files = save_page(*about, folder)
+        files += save_figure(name, head["title"], cells, head.get("drawn", {}), folder)
+        blocks.append(f"written: {folder} (index.html, report.md, tables/)")
+    lines = [line for cell in cells for line in cell.deviations.split(" / ") if line]
+    failed = table.count_failed()
     result: JsonObject = {
         "name": name,
         "title": head["title"],
-        "notes": _notes(table),
+        "notes": notes,
+        "cells": [cell._asdict() for cell in cells],
+        "files": list(map(str, files)),
+        "failed": failed,
+        "deviations": list(dict.fromkeys(lines)),
     }
-    cells = result["cells"] = list(table.cells())
-    if cells:
-        folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        written = save_page(result, folder) + save_figure(result, head.get("drawn", {}), folder)
-        result["files"] = list(map(str, written))
-    result["failed"] = table.count_failed()
-    lines = [line for cell in cells for line in cell["deviations"].split(" / ") if line]
-    result["deviations"] = list(dict.fromkeys(lines))
     reasons, problem = explain(table.unfinished, len(cells))
-    return CommandResult(
-        result,
-        lay_out(result),
-        problem,
-        result["failed"],
-        reasons,
-    )
+    return CommandResult(result, blocks, problem, failed, reasons)
 
 
 def _match_tasks(

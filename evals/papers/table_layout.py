@@ -4,208 +4,103 @@ Each form says under the table what stands in for a part of a system, and how th
 and prompts of its rows differ from the paper's. The cells are made in tables.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from sextant.evals.formats.import_run import slugify
-from sextant.evals.papers.tables import MINIATURES, ROUNDING, count_equal
+from sextant.evals.papers.dataset_statistics import Value
+from sextant.evals.papers.tables import MINIATURES, ROUNDING, TableCell, count_equal
 from sextant.evals.reporting import report_page
-from sextant.evals.reporting.report_page import Report, ReportSection, report_table
+from sextant.evals.reporting.report_page import Report, ReportSection
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.number_format import plural
-from sextant.tools.platform.result_table import ResultTable, TextBlock
-from sextant.tools.records import JsonMapping
-
-HEADS = [
-    "system",
-    "metric",
-    "published",
-    "ours",
-    "difference",
-    "",
-]
-# Texts of a cell that stand below the table, under a number.
-_REMARKS = ("remark", "note", "deviations")
-
-Cell = JsonMapping
+from sextant.tools.platform.result_table import Cell, ResultTable, TextBlock, tabulate
 
 
-def lay_out(result: JsonMapping) -> list[TextBlock]:
-    """Return the title, a table for each task, the remarks, and how many cells are made."""
+class CellRow(NamedTuple):
+    """A cell of a paper's table; `remarks` are numbers of the texts in the last three fields."""
+
+    task: str
+    system: str
+    metric: str
+    published: Cell
+    ours: Cell
+    difference: Cell
+    remarks: str
+    # In the CSV only.
+    remark: str
+    note: str
+    deviations: str
+
+
+def lay_out(
+    name: str, title: str, notes: Sequence[str], cells: Sequence[TableCell]
+) -> list[TextBlock]:
+    """Return the notes and a table of the cells, with its remarks, and how many cells are made."""
+    blocks: list[TextBlock] = [f"{name}: {title}", *notes]
+    if cells:
+        table = make_table(name, title, cells)
+        blocks += [table, *table.notes]
+    return [*blocks, _count(notes, cells)]
+
+
+def make_table(name: str, title: str, cells: Sequence[TableCell]) -> ResultTable:
+    """Return the cells as a table, with each remark once in its notes."""
     numbers = dict[str, int]()
-    tables = [
-        _lay_out_task(
-            result,
-            task,
-            numbers,
-        )
-        for task in _list_tasks(result)
-    ]
-    blocks: list[TextBlock] = [f"{result['name']}: {result['title']}"]
-    blocks += result["notes"]
-    blocks += tables
-    blocks += _list_remarks(result["cells"], numbers)
-    return [*blocks, *_count(result)]
-
-
-def _list_tasks(result: JsonMapping) -> list[str]:
-    return list(dict.fromkeys(cell["task"] for cell in result["cells"]))
-
-
-def _cells_of(result: JsonMapping, task: str) -> list[Cell]:
-    return [cell for cell in result["cells"] if cell["task"] == task]
-
-
-def _lay_out_task(
-    result: JsonMapping,
-    task: str,
-    numbers: dict[str, int],
-) -> ResultTable:
-    """Return the table of a task; remarks that `numbers` lacks get their number there."""
-    cells = _cells_of(result, task)
     rows = []
-    previous = ""
     for cell in cells:
-        name = "" if cell["system"] == previous else cell["system"]
-        previous = cell["system"]
+        texts = (cell.remark, cell.note, cell.deviations)
+        remarks = []
+        for text in filter(None, texts):
+            remarks.append(f"({numbers.setdefault(text, len(numbers) + 1)})")
+        metric = f"{cell.metric} [{cell.judgements}]" if cell.judgements else cell.metric
         rows.append(
-            [
-                name,
-                *_cell_texts(cell, numbers),
-            ]
-        )
-    below = [
-        *result["notes"],
-        *_list_remarks(
-            cells,
-            numbers,
-        ),
-    ]
-    return ResultTable(
-        task,
-        HEADS,
-        rows,
-        names=(0, 1, 5),
-        notes=below,
-        stem=slugify(f"{result['name']}-{task}".replace("*", "mean")),
-    )
-
-
-def _cell_texts(cell: Cell, numbers: dict[str, int]) -> list[str]:
-    """Return metric, values, and the numbers of the remarks of a cell."""
-    metric = cell["metric"]
-    if cell["judgements"]:
-        metric += f" [{cell['judgements']}]"
-    marks = []
-    for key in _REMARKS:
-        text = cell[key]
-        if text:
-            number = numbers.setdefault(
-                text,
-                len(numbers) + 1,
+            CellRow(
+                cell.task,
+                cell.system,
+                metric,
+                _number(cell.published),
+                _number(cell.ours, mark=cell.mark),
+                _number(cell.difference, sign="+"),
+                " ".join(remarks),
+                *texts,
             )
-            marks.append(f"({number})")
-    return [
-        metric,
-        _number(cell["published"]),
-        f"{_number(cell['ours'])} {cell['mark']}".rstrip(),
-        _number(cell["difference"], sign="+"),
-        " ".join(marks),
-    ]
+        )
+    notes = [f"({number}) {text}" for text, number in numbers.items()]
+    return tabulate(title, rows, stem=name.replace("/", "-"), notes=notes, in_file=3)
 
 
-def _number(value: float | str | None, sign: str = "") -> str:
+def _number(value: Value, sign: str = "", mark: str = "") -> Cell:
     if not isinstance(value, int | float):
-        return value or "-"
-    if abs(value) >= 1000:
-        return f"{value:{sign},.0f}"
-    if not sign and 0 < abs(value) < ROUNDING:
-        # For example p of a regression.
-        return f"{value:.1e}"
+        return Cell(value or "-", value)
     # "z" writes a difference that is rounded to nothing as +0.000.
-    return f"{value:{sign}z.3f}"
+    form = f"{{:{sign}z.3f}}"
+    if abs(value) >= 1000:
+        form = f"{{:{sign},.0f}}"
+    elif not sign and 0 < abs(value) < ROUNDING:
+        # For example p of a regression.
+        form = "{:.1e}"
+    return Cell(f"{form} {mark}".rstrip(), value, figures=[value])
 
 
-def _list_remarks(
-    cells: Sequence[Cell],
-    numbers: Mapping[str, int],
-) -> list[str]:
-    """Return the remarks of some cells, each once, by their numbers."""
-    used = set[str]()
-    for cell in cells:
-        used.update(cell[key] for key in _REMARKS)
-    remarks = []
-    for text, number in numbers.items():
-        if text in used:
-            remarks.append(f"({number}) {text}")
-    return remarks
-
-
-def _count(result: JsonMapping) -> list[str]:
-    cells = result["cells"]
-    made = sum(cell["ours"] is not None for cell in cells)
-    lines = [f"{plural(len(cells), 'cell')}, {made} of them made"]
+def _count(notes: Sequence[str], cells: Sequence[TableCell]) -> str:
+    made = sum(cell.ours is not None for cell in cells)
+    line = f"{plural(len(cells), 'cell')}, {made} of them made"
     compared, equal = count_equal(cells)
-    if compared and MINIATURES not in result["notes"]:
-        lines.append(
-            f"{equal} of {compared} values of ours are the paper's, to three decimals; each other "
-            f"has its difference above"
-        )
-    if files := result.get("files"):
-        lines.append(f"written: {Path(files[0]).parent} (index.html, report.md, tables/)")
-    return lines
+    if compared and MINIATURES not in notes:
+        line += f"; {equal} of {compared} values of ours are the paper's, to three decimals"
+    return line
 
 
-def save_page(result: JsonMapping, folder: Path) -> list[Path]:
+def save_page(
+    name: str, title: str, notes: Sequence[str], cells: Sequence[TableCell], folder: Path
+) -> list[Path]:
     """Write the table as index.html, report.md, and as CSV and LaTeX in tables/; return the files."""
-    numbers = dict[str, int]()
-    page_tables = []
-    latex = {}
-    for task in _list_tasks(result):
-        table = _lay_out_task(result, task, numbers)
-        page_tables.append(_to_page_table(table, _cells_of(result, task), numbers))
-        latex[f"tables/{table.stem}.tex"] = table.to_latex()
-    sections = [
-        ReportSection(
-            table.stem,
-            table.title,
-            [table],
-        )
-        for table in page_tables
-    ]
-    report = Report(
-        "; ".join(_count(result)),
-        result["notes"],
-        sections,
-        runs=0,
-        left_out={},
-        title=f"{result['name']}: {result['title']}",
-        legend=False,
-    )
+    table = make_table(name, title, cells)
+    section = ReportSection(table.stem, title, [table])
+    report = Report(_count(notes, cells), [*notes], [section], title=f"{name}: {title}")
+    report.legend = False
+    alone = replace(table, notes=[*notes, *table.notes])
     disk.mkdir_private(folder)
-    return report_page.write(report, folder, latex)
-
-
-def _to_page_table(
-    table: ResultTable, cells: Sequence[Cell], numbers: Mapping[str, int]
-) -> ResultTable:
-    """Return a table of the page; its CSV file has the texts of the remarks in each row."""
-    rows = []
-    for cell, texts in zip(cells, table.rows, strict=True):
-        remarks = [str(cell[key]) for key in _REMARKS]
-        rows.append(
-            [
-                str(cell["system"]),
-                *texts[1:],
-                *remarks,
-            ]
-        )
-    return report_table(
-        table.stem,
-        table.title,
-        [*HEADS[:-1], "remarks"],
-        rows,
-        words=(1, 5),
-        csv_heads=_REMARKS,
-        notes=_list_remarks(cells, numbers),
-    )
+    return report_page.write(report, folder, {f"tables/{table.stem}.tex": alone.to_latex()})

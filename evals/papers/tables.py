@@ -4,8 +4,8 @@ paper's.
 A run that cannot be made gives its reason to its cells, and the others are made.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
@@ -41,10 +41,8 @@ from sextant.evals.studies.significance import find_best
 from sextant.evals.studies.study_file import list_tasks
 from sextant.programs import FLOOR
 from sextant.tools.errors import DataError, SextantError
-from sextant.tools.platform import files
 from sextant.tools.platform.number_format import queries
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.schemas import toml_lines
 
 # Metrics that sextant.evals.papers.dataset_statistics.reciprocal_ranks gives.
 HARD = ("hard negatives", "other documents")
@@ -67,6 +65,26 @@ class ReproducedCell(NamedTuple):
     remark: str = ""
     # How its runs differ from the paper's, a line for each program.
     deviations: tuple[str, ...] = ()
+
+
+class TableCell(NamedTuple):
+    """A cell of a table: the paper's value and ours, if there are any."""
+
+    system: str
+    task: str
+    metric: str
+    split: str
+    judgements: str
+    published: Value
+    error: float | None
+    note: str
+    ours: Value
+    difference: float | None
+    remark: str
+    # "*" for the best of ours in a column, "=" for a value that does not differ from it.
+    mark: str
+    # Lines, joined by " / ".
+    deviations: str
 
 
 class ReproducedTable:
@@ -101,7 +119,7 @@ class ReproducedTable:
         )
         return {repr(result.cell.request): result for result in results}
 
-    def cells(self) -> Iterator[JsonObject]:
+    def cells(self) -> Iterator[TableCell]:
         """Yield every cell: the paper's value, ours, the difference, and a remark, if any."""
         marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
@@ -109,25 +127,23 @@ class ReproducedTable:
                 made = self._make(cell)
             except SextantError as problem:
                 made = ReproducedCell(None, str(problem))
-                self.unfinished.append(
-                    Unfinished(
-                        cell.system or cell.metric,
-                        cell.task,
-                        problem,
-                    )
-                )
-            row = asdict(cell)
-            row |= {
-                "task": self._name_task(cell),
-                "published": row.pop("value"),
-                "ours": made.value,
-                "difference": _subtract(made.value, cell.value),
-                "remark": made.remark,
-                "mark": marks.get((cell.task, cell.metric, cell.system), ""),
-                "deviations": " / ".join(made.deviations),
-            }
-            del row["lacks"]
-            yield row
+                name = cell.system or cell.metric
+                self.unfinished.append(Unfinished(name, cell.task, problem))
+            yield TableCell(
+                cell.system,
+                self._name_task(cell),
+                cell.metric,
+                cell.split,
+                cell.judgements,
+                cell.value,
+                cell.error,
+                cell.note,
+                made.value,
+                _subtract(made.value, cell.value),
+                made.remark,
+                marks.get((cell.task, cell.metric, cell.system), ""),
+                " / ".join(made.deviations),
+            )
 
     def _mark(self) -> dict[tuple[str, str, str], str]:
         """Return "*" for the best of ours in each column, "=" for those that do not differ
@@ -387,20 +403,26 @@ class ReproducedTable:
         return self.load(cell.task, cell.split).task
 
     def _plan(self) -> list[study_file.StudyCell]:
-        """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its
-        cells.
-        """
+        """Return the cells of the table's study."""
         rows = self._plan_rows()
         if not rows:
             return []
-        name = self.section.name.replace("/", "-")
-        file = self.conditions.runs / "studies" / name / "study.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(file, self._write_study(name, rows))
-        return study_file.expand_cells(
-            study_file.read_study(file),
-            self.conditions.runs,
+        conditions = self.conditions
+        budget: JsonObject = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
+        fixed: JsonObject = {
+            "data": conditions.data,
+            "limit": conditions.limit,
+            "metrics": self._list_metrics(),
+            "prices": conditions.prices and str(conditions.prices),
+        }
+        study = study_file.StudyFile(
+            name=self.section.name.replace("/", "-"),
+            tasks=list(dict.fromkeys(task for row in rows for task in row["tasks"])),
+            fixed={key: value for key, value in fixed.items() if value},
+            budget={unit: limit for unit, limit in budget.items() if limit},
+            row=rows,
         )
+        return study_file.expand_cells(study, conditions.runs)
 
     def _list_metrics(self) -> list[str]:
         """Return the metrics of rankings that its cells need.
@@ -438,30 +460,6 @@ class ReproducedTable:
                     tasks.append(task)
         return [row for row in rows.values() if row["tasks"]]
 
-    def _write_study(self, name: str, rows: Sequence[JsonMapping]) -> str:
-        """Return the study of these rows as TOML."""
-        conditions = self.conditions
-        tasks = dict.fromkeys(task for row in rows for task in row["tasks"])
-        head = {
-            "name": name,
-            "question": self.section.about["title"],
-            "tasks": [*tasks],
-        }
-        budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
-        fixed = {
-            "data": conditions.data,
-            "limit": conditions.limit,
-            "metrics": self._list_metrics(),
-            "prices": str(conditions.prices) if conditions.prices else None,
-        }
-        sections = [
-            _toml(head),
-            f"[budget]\n{_toml(budget)}",
-            f"[fixed]\n{_toml(fixed)}",
-        ]
-        sections += [f"[[row]]\n{_toml(row)}" for row in rows]
-        return "\n".join(sections)
-
 
 def _row(system: JsonMapping) -> str:
     return str(system.get("row", system["name"]))
@@ -481,18 +479,13 @@ def _differs(ours: Value, published: Value) -> bool:
     return difference is not None and abs(difference) > ROUNDING
 
 
-def count_equal(cells: Sequence[JsonMapping]) -> tuple[int, int]:
+def count_equal(cells: Iterable[TableCell]) -> tuple[int, int]:
     """Return how many cells have our value and the paper's, and how many of these are equal to
     three decimals.
     """
-    both = [cell for cell in cells if cell["difference"] is not None]
-    equal = [cell for cell in both if abs(cell["difference"]) <= ROUNDING]
+    both = [cell.difference for cell in cells if cell.difference is not None]
+    equal = [difference for difference in both if abs(difference) <= ROUNDING]
     return len(both), len(equal)
-
-
-def _toml(fields: JsonMapping) -> str:
-    given = {key: field for key, field in fields.items() if field}
-    return "".join(f"{line}\n" for line in toml_lines(given))
 
 
 def _measure_decline(metrics: JsonMapping) -> float | None:

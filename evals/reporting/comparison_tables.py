@@ -4,344 +4,247 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from sextant.evals.reporting.overview_table import overview_table
-from sextant.evals.reporting.verdicts import describe_families, describe_verdict, round_p
+from sextant.evals.reporting.findings import (
+    describe_families,
+    findings_table,
+    interval_cell,
+    make_finding,
+)
 from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.budget_curves import AXES
-from sextant.evals.scoring.metrics import orient
-from sextant.tools.platform.number_format import abbreviate, count_failed, number, plural, queries
+from sextant.tools.platform.number_format import abbreviate, count_failed, plural, queries
 from sextant.tools.platform.result_table import (
     Cell,
     ResultTable,
     TextBlock,
     figure_cell,
     render_terminal,
+    tabulate,
     to_csv,
 )
 from sextant.tools.records import JsonMapping, JsonObject
 
 Result = JsonObject
-HEADS = (
-    "baseline",
-    "run",
-    "change",
-    "95 % interval",
-    "p",
-    "Holm",
-    "w/t/l",
-    "shows",
-)
-# Decimals of means, as in the table of a run.
-DIGITS = 4
 # Flows that are shown; --json has all.
 FLOWS = 10
 # Budgets in a table, in addition to the end.
 COLUMNS = 8
-# Points of the front that are printed.
-FRONT = 12
 # Documents gained, and documents lost, in a replay that are printed.
 SHOWN = 10
 # Characters of a search that are printed.
 TEXT = 70
 
 
+class FateRow(NamedTuple):
+    """The share of relevant documents with a fate."""
+
+    fate: str
+    baseline: Cell
+    run: Cell
+    change: Cell
+    interval: Cell
+
+
+class FlowRow(NamedTuple):
+    """Documents whose fate changed."""
+
+    documents: Cell
+    baseline: str
+    run: str
+    queries: int
+    examples: str
+
+
+class MovedRow(NamedTuple):
+    """A query whose value changed."""
+
+    query: str
+    baseline: Cell
+    run: Cell
+    change: Cell
+
+
+class CostRow(NamedTuple):
+    """What a query of a system cost on average."""
+
+    system: str
+    calls: Cell
+    tokens_in: Cell
+    tokens_out: Cell
+    thinking: Cell
+    paid: Cell
+    list_price: Cell
+    failed_queries: Cell
+
+
 def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]:
-    """Lay out a comparison: the task, the systems, each comparison, the cost of a query, notes.
+    """Lay out a comparison: the task, a table of all systems if they are several, the findings, the
+    systems, the cost of a query, notes.
 
-    Several systems begin with a table of all; each comparison with the baseline is left out without
-    `pairs`.
+    Without `pairs` the findings are those of the headline metric in one table, else each run has a
+    table of all metrics, of lost documents and of the queries that moved most.
     """
-    labels = [
-        "baseline",
-        *(f"run {number}" for number in range(1, len(result["runs"]) + 1)),
-    ]
-    systems = zip(result["systems"], labels, strict=True)
-    names = [f"{system['name']} ({label})" for system, label in systems]
-    blocks: list[TextBlock] = [
-        describe_task(result),
-        *describe_verdicts(result, names),
-    ]
+    labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
+    systems = list(zip(labels, result["systems"], strict=True))
+    names = [f"{system['name']} ({label})" for label, system in systems]
+    blocks: list[TextBlock] = [describe_task(result)]
     if len(labels) > 2:
-        overview = overview_table(result)
-        blocks[1:1] = ["", overview, *overview.notes, ""]
-    for label, system in zip(labels, result["systems"], strict=True):
-        blocks += [
-            f"{label}: {system['run']}",
-            f"    {describe_system(system)}",
-        ]
+        overview = overview_table(result, system_names(result))
+        blocks += [overview, *overview.notes, ""]
+    for name, (_, system) in zip(names, systems, strict=True):
+        blocks += [f"{name}: {system['run']}", f"    {describe_system(system)}"]
         blocks += [f"    repeat: {path}" for path in system["repeats"][1:]]
-    families = describe_families(result["comparisons"])
-    explained = ["--pairs prints each comparison with the baseline"]
     if pairs:
-        explained = [
-            f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for {families}",
-            "95 % interval, shows: too few, and -, where too few queries differ",
-            "w/t/l: queries won, tied, lost; shows: the change that so many queries show in 80 % of "
-            "cases, as the first of the tests that Holm adjusts for",
-        ]
-    changes = zip(labels[1:], result["runs"], result["differences"], strict=True)
-    for label, run, changed in changes if pairs else ():
-        blocks += [
-            "",
-            *_compare(
-                result,
-                label,
-                run,
-                changed["keys"],
-                explained,
-            ),
-        ]
-    blocks += [
-        *_spread(result["systems"], labels),
-        "",
-        _cost(result["cost"], names, describe_task(result)),
-    ]
-    return [
-        *blocks,
-        *explained,
-        *_name_runs(result["notes"], result["systems"], names),
-        *result["deviations"],
-    ]
-
-
-def _name_runs(notes: Sequence[str], systems: Sequence[Result], names: Sequence[str]) -> list[str]:
-    """Write the names of systems in notes in place of the paths of their first runs."""
-    named = []
-    for note in notes:
-        for system, name in zip(systems, names, strict=True):
+        changes = zip(labels[1:], result["runs"], result["differences"], strict=True)
+        for label, run, changed in changes:
+            blocks += _lay_out_pair(result, label, run, changed["keys"])
+    else:
+        blocks += lay_out_findings(result, names)
+        blocks.append("--pairs prints each comparison with the baseline")
+    blocks += _spread(dict(systems))
+    blocks.append(_cost(result["cost"], names, describe_task(result)))
+    for note in result["notes"]:
+        for name, (_, system) in zip(names, systems, strict=True):
             note = note.replace(f"{system['run']}:", f"{name}:")
-        named.append(note)
-    return named
+        blocks.append(note)
+    return [*blocks, *result["deviations"]]
 
 
-def describe_verdicts(result: JsonMapping, names: Sequence[str]) -> list[str]:
-    """Say of each run in a sentence whether it differs from the baseline in the headline metric.
+def lay_out_findings(result: JsonMapping, names: Sequence[str]) -> list[TextBlock]:
+    """Return a table of how each system differs from the baseline in the headline metric, and its notes.
 
     `names` are those of the systems, the baseline's first.
     """
-    baseline, *others = names
-    name_of = dict(zip(result["runs"], others, strict=True))
-    sentences = []
-    for row in result["comparisons"]:
-        if row["metric"] == result["metric"] and row["queries"]:
-            sentences.append(describe_verdict(row, name_of[row["run"]], baseline))
-    return sentences
+    name_of = dict(zip(result["runs"], names[1:], strict=True))
+    rows = [row for row in result["comparisons"] if row["metric"] == result["metric"]]
+    findings = [make_finding(row, name_of[row["run"]]) for row in rows]
+    notes = [f"Holm: adjusted for {describe_families(rows)}"]
+    table = findings_table(f"against {names[0]}", findings, "findings", notes)
+    return [table, *table.notes]
 
 
-def _compare(
-    result: Result,
-    label: str,
-    run: str,
-    changed: dict[str, list[Any]],
-    explained: list[str],
+def overview_table(result: JsonMapping, names: Sequence[str]) -> ResultTable:
+    """Return the systems of a comparison by its metrics; the best is bold and has a star."""
+    ranked = result["by_metric"]
+    rows = [
+        [name, *(_ranked_cell(row, place) for row in ranked)] for place, name in enumerate(names)
+    ]
+    note = (
+        "* the best by a metric; = does not differ from it (paired sign-flip permutation test of "
+        f"each system against the best, p >= .05 after Holm for {describe_families(ranked)})"
+    )
+    heads = ["system", *(row["metric"] for row in ranked)]
+    return ResultTable("", heads, rows, notes=[note], stem="overview")
+
+
+def _ranked_cell(row: JsonMapping, place: int) -> Cell:
+    mean = row["means"][place]
+    if mean is None:
+        return Cell("-")
+    is_best = mean == row["means"][row["leader"]]
+    mark = "*" if is_best else "=" if row["differs"][place] is False else " "
+    return Cell(f"{{:.4f}} {mark}", mean, bold=is_best, figures=[mean])
+
+
+def system_names(result: JsonMapping) -> list[str]:
+    """Return the name of each system of a comparison (evals/scoring/system_names.py)."""
+    return [system["name"] for system in result["systems"]]
+
+
+def _lay_out_pair(
+    result: Result, label: str, run: str, changed: dict[str, list[Any]]
 ) -> list[TextBlock]:
     forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
     context = f"{describe_task(result)}{forced}"
-    changes = _describe_changes(changed)
-    title = f"{label} against baseline{forced}: {changes}"
+    changes = []
+    for key, (before, after) in changed.items():
+        changes.append(f"{key} {abbreviate(after)} (was {abbreviate(before)})")
+    differences = ", ".join(changes) or "the same configuration"
     stem = label.replace(" ", "-")
-    rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
-    blocks: list[TextBlock] = [
-        ResultTable(
-            title,
-            ["metric", *HEADS],
-            rows,
-            notes=[context, *explained],
-            stem=stem,
-        )
-    ]
+    rows = [row for row in result["comparisons"] if row["run"] == run]
+    families = f"Holm: adjusted for {describe_families(result['comparisons'])}"
+    title = f"{label} against baseline{forced}: {differences}"
+    table = findings_table(title, [make_finding(row) for row in rows], stem, [context, families])
+    blocks: list[TextBlock] = ["", table]
+    if run == result["runs"][-1]:
+        blocks += [*table.notes[1:], ""]
     note = f"{label} against baseline. {context}"
     for losses in result["losses"]:
         if losses["run"] == run:
             blocks += _losses(losses, note, stem)
-    moved = [row for row in result["moved"] if row["run"] == run]
+    moved = []
+    for row in result["moved"]:
+        if row["run"] == run:
+            moved.append(MovedRow(row["query_id"], *_change(row, "baseline", "value")))
     if moved:
-        cells = [
-            [
-                row["query_id"],
-                *_change(row, "baseline", "value"),
-            ]
-            for row in moved
-        ]
-        title = f"queries that moved most in {moved[0]['metric']}"
-        heads = ["query", "baseline", "run", "change"]
-        blocks.append(
-            ResultTable(
-                title,
-                heads,
-                cells,
-                notes=[note],
-                stem=f"{stem}-moved",
-            )
-        )
+        title = f"queries that moved most in {result['metric']}"
+        blocks.append(tabulate(title, moved, stem=f"{stem}-moved", notes=[note]))
     return blocks
 
 
-def _describe_changes(changed: dict[str, list[Any]]) -> str:
-    changes = []
-    for key, (before, after) in changed.items():
-        changes.append(f"{key} {abbreviate(after)} (was {abbreviate(before)})")
-    return ", ".join(changes) or "the same configuration"
-
-
-def metric_rows(rows: list[Result]) -> list[list[str]]:
-    """Lay out comparisons of means, a row a metric."""
-    most_queries = max(row["queries"] for row in rows)
-    cells = []
-    for row in rows:
-        if row["queries"]:
-            cells.append(_metric_row(row, most_queries))
-        else:
-            cells.append(
-                [
-                    row["metric"],
-                    "undefined",
-                    *[""] * 7,
-                ]
-            )
-    return cells
-
-
-def _metric_row(row: Result, most_queries: int) -> list[str]:
-    name = row["metric"]
-    if row["queries"] != most_queries:
-        name += f" ({row['queries']})"
-    means = _change(row, "baseline_mean", "mean")
-    if means[0] != means[1]:
-        is_better = orient(row["metric"], row["mean"] - row["baseline_mean"]) > 0
-        means[is_better].bold = True
-    return [
-        name,
-        *means,
-        _interval(row),
-        round_p(row["p"]),
-        round_p(row["p_holm"]),
-        f"{row['wins']}/{row['ties']}/{row['losses']}",
-        figure_cell(row["detectable"], "{:.3f}"),
-    ]
-
-
-def _change(row: Result, before: str, after: str) -> list[Cell]:
+def _change(row: Result, before: str, after: str) -> tuple[Cell, Cell, Cell]:
     # "z" writes no minus before a zero.
-    return [
-        figure_cell(row[before]),
-        figure_cell(row[after]),
-        figure_cell(row["difference"], "{:+z.4f}"),
-    ]
-
-
-def _interval(row: Result) -> str:
-    if row["low"] is None:
-        return "too few"
-    return Cell("{:z.3f} to {:z.3f}", figures=[row["low"], row["high"]])
+    change = figure_cell(row["difference"], "{:+z.4f}")
+    return figure_cell(row[before]), figure_cell(row[after]), change
 
 
 def _losses(losses: Result, note: str, stem: str) -> list[TextBlock]:
     cutoff = losses["cutoff"]
-    query_count = losses["queries"]
     words = {fate.value: text.format(k=cutoff) for fate, text in FATE_LABELS.items()}
-    rows = []
+    fates = []
     for row in losses["changes"]:
-        interval = _interval(row)
-        rows.append(
-            [
-                words[row["fate"]],
-                *_change(row, "baseline", "share"),
-                interval,
-            ]
-        )
-    title = f"R@{cutoff}: what became of relevant documents, mean shares of {queries(query_count)}"
-    heads = ["fate", "baseline", "run", "change", "95 % interval"]
-    shares = ResultTable(title, heads, rows, notes=[note], stem=f"{stem}-fates")
-    return [shares, *_flows_table(losses["flows"], words, note, stem)]
-
-
-def _flows_table(
-    flows: Sequence[Result], words: dict[str, str], note: str, stem: str
-) -> list[ResultTable]:
-    if not flows:
-        return []
-    rows = []
-    for row in flows[:FLOWS]:
+        cells = _change(row, "baseline", "share")
+        fates.append(FateRow(words[row["fate"]], *cells, interval_cell(row)))
+    count = queries(losses["queries"])
+    title = f"R@{cutoff}: what became of relevant documents, mean shares of {count}"
+    blocks: list[TextBlock] = [tabulate(title, fates, stem=f"{stem}-fates", notes=[note])]
+    flows = []
+    for row in losses["flows"][:FLOWS]:
         documents = row["documents"]
         # A mean over repeats is no whole number.
-        count = str(documents) if isinstance(documents, int) else f"{documents:.1f}"
+        form = "{}" if isinstance(documents, int) else "{:.1f}"
+        ends = words[row["from"]], words[row["to"]]
         examples = ", ".join(row["examples"])
-        rows.append(
-            [
-                count,
-                words[row["from"]],
-                words[row["to"]],
-                str(row["queries"]),
-                examples,
-            ]
-        )
-    suffix = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
-    title = f"documents that changed their fate{suffix}"
-    heads = ["documents", "baseline", "run", "queries", "e.g."]
-    return [
-        ResultTable(
-            title,
-            heads,
-            rows,
-            names=(1, 2, 4),
-            notes=[note],
-            stem=f"{stem}-flows",
-        )
-    ]
+        flows.append(FlowRow(figure_cell(documents, form), *ends, row["queries"], examples))
+    if flows:
+        title = f"documents that changed their fate, {len(flows)} of {len(losses['flows'])} flows"
+        blocks.append(tabulate(title, flows, stem=f"{stem}-flows", notes=[note]))
+    return blocks
 
 
-def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
+def _spread(systems: dict[str, Result]) -> list[TextBlock]:
     repeated = {}
-    for label, system in zip(labels, systems, strict=True):
+    for label, system in systems.items():
         if system["spread"] is not None:
             repeated[f"{label} ({plural(len(system['repeats']), 'run')})"] = system["spread"]
-    if not repeated:
-        return []
     metrics = dict.fromkeys(metric for spread in repeated.values() for metric in spread)
     rows = []
     for metric in metrics:
-        deviations = [spread.get(metric) for spread in repeated.values()]
-        rows.append([metric, *map(figure_cell, deviations)])
-    heads = ["metric", *repeated]
+        rows.append([metric, *(figure_cell(spread.get(metric)) for spread in repeated.values())])
     title = "standard deviation of the mean between repeats"
-    return [ResultTable(title, heads, rows, stem="spread")]
+    return [ResultTable(title, ["metric", *repeated], rows, stem="spread")] if rows else []
 
 
-def _cost(rows: list[Result], labels: list[str], task: str) -> ResultTable:
-    heads = [
-        "",
-        "calls",
-        "tokens in",
-        "tokens out",
-        "paid",
-        "list price",
-        "failed queries",
-    ]
+def _cost(rows: list[Result], names: list[str], task: str) -> ResultTable:
     cells = []
-    for label, row in zip(labels, rows, strict=True):
-        tokens_out = number(row["output_tokens_per_query"], "{:,.1f}")
-        if thinking := row["reasoning_tokens_per_query"]:
-            tokens_out += f" ({thinking:,.1f} thinking)"
-        row_cells = [
-            label,
-            number(row["calls_per_query"], "{:,.1f}"),
-            number(row["input_tokens_per_query"], "{:,.1f}"),
-            tokens_out,
-            number(row["paid_usd_per_query"], "${:.5f}"),
-            number(row["list_usd_per_query"], "${:.5f}"),
-            count_failed(row["failed"], row["queries"], row["repeats"], "run"),
-        ]
-        cells.append(row_cells)
-    return ResultTable("a query cost on average", heads, cells, notes=[task], stem="cost")
-
-
-def render_curves(result: Result) -> str:
-    """Return the tables of curves for equal budgets as text for a terminal."""
-    return render_terminal(lay_out_curves(result))
+    for name, row in zip(names, rows, strict=True):
+        failed = count_failed(row["failed"], row["queries"], row["repeats"], "run")
+        cells.append(
+            CostRow(
+                name,
+                figure_cell(row["calls_per_query"], "{:,.1f}", "unknown"),
+                figure_cell(row["input_tokens_per_query"], "{:,.1f}", "unknown"),
+                figure_cell(row["output_tokens_per_query"], "{:,.1f}", "unknown"),
+                figure_cell(row["reasoning_tokens_per_query"] or None, "{:,.1f}", ""),
+                figure_cell(row["paid_usd_per_query"], "${:.5f}", "unknown"),
+                figure_cell(row["list_usd_per_query"], "${:.5f}", "unknown"),
+                Cell(failed),
+            )
+        )
+    return tabulate("a query cost on average", cells, stem="cost", notes=[task])
 
 
 def lay_out_curves(result: Result) -> list[TextBlock]:
@@ -350,14 +253,8 @@ def lay_out_curves(result: Result) -> list[TextBlock]:
     for run in result["runs"]:
         blocks.append(f"{run['label']}: {run['run']}, {describe_system(run)}")
     for axis, curves in result["axes"].items():
-        query_count = queries(curves["curves"][0]["queries"])
-        blocks += [
-            "",
-            f"{result['metric']} by {curves['words']} a query, mean of {query_count}",
-            _curves_table(axis, curves),
-            _front(axis, curves),
-        ]
-    blocks += ["", "a query that has ended keeps its value; * no run does better with so much"]
+        blocks.append(_curves_table(result["metric"], axis, curves))
+    blocks.append("a query that has ended keeps its value; * no run does better with so much")
     for refusal in result["refused"]:
         axis = AXES[refusal["axis"]]
         blocks.append(f"{refusal['run']} has no curve by {axis}: {refusal['why']}")
@@ -365,53 +262,38 @@ def lay_out_curves(result: Result) -> list[TextBlock]:
     return blocks
 
 
-def _curves_table(axis: str, curves: Result) -> ResultTable:
+def _curves_table(metric: str, axis: str, curves: Result) -> ResultTable:
     budgets = curves["budgets"]
     columns = _choose_columns(budgets)
-    best = []
-    for column in columns:
-        affordable = [p["value"] for p in curves["front"] if p["budget"] <= budgets[column]]
-        best.append(max(affordable))
     rows = []
     for row in curves["curves"]:
         cells = [row["label"]]
-        for column, value in zip(columns, best, strict=True):
+        for column in columns:
             mean = row["mean"][column]
-            cells.append(_starred(mean, is_best=mean >= value))
+            affordable = [p["value"] for p in curves["front"] if p["budget"] <= budgets[column]]
+            cells.append(_starred(mean, is_best=mean >= max(affordable)))
         cells.append(_starred(row["end"], is_best=row["front"]))
         cells.append(_amount(axis, row["cost"], mean=True))
         rows.append(cells)
     heads = [curves["words"], *(_amount(axis, budgets[column]) for column in columns)]
-    return ResultTable("", [*heads, "at its end", "after"], rows)
+    count = queries(curves["curves"][0]["queries"])
+    title = f"{metric} by {curves['words']} a query, mean of {count}"
+    return ResultTable(title, [*heads, "at its end", "after"], rows)
 
 
-def _starred(mean: float, *, is_best: bool) -> str:
-    return f"{mean:.{DIGITS}f}" + ("*" if is_best else " ")
+def _starred(mean: float, *, is_best: bool) -> Cell:
+    return Cell("{:.4f}*" if is_best else "{:.4f} ", mean, figures=[mean])
 
 
 def _choose_columns(budgets: list[float]) -> list[int]:
     unit = next(budget for budget in budgets if budget)
-    columns = [
-        column
-        for column, budget in enumerate(budgets)
-        if budget and math.log2(round(budget / unit)).is_integer()
-    ]
+    columns = []
+    for column, budget in enumerate(budgets):
+        if budget and math.log2(round(budget / unit)).is_integer():
+            columns.append(column)
     while len(columns) > COLUMNS:
         columns = columns[::2]
     return ([] if budgets[0] else [0]) + columns
-
-
-def _front(axis: str, curves: Result) -> str:
-    points = []
-    for point in curves["front"]:
-        if point["value"] or len(curves["front"]) == 1:
-            first, *further = point["runs"]
-            suffix = f" and {plural(len(further), 'other')}" if further else ""
-            value = f"{point['value']:.{DIGITS}f}"
-            amount = _amount(axis, point["budget"])
-            points.append(f"{value} by {first}{suffix} after {amount}")
-    ending = f"; and {len(points) - FRONT} more, in --csv and --json" if len(points) > FRONT else ""
-    return f"Pareto front: {'; '.join(points[:FRONT])}{ending}"
 
 
 def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
@@ -422,174 +304,140 @@ def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
 
 def curves_csv(result: Result) -> str:
     """Return curves for equal budgets as CSV: a line for each run, axis and budget."""
-    return to_csv(curve_rows(result))
+    return to_csv([CurveRow._fields, *list_curve_rows(result)])
 
 
-def curve_rows(result: Result) -> list[list[object]]:
-    """Return curves for equal budgets as heads, and a row for each run, axis and budget."""
-    columns = ("mean", "low", "high", "spent", "ended")
-    rows: list[list[object]] = [
-        [
-            "run",
-            "axis",
-            "metric",
-            "budget",
-            *columns,
-            "queries",
-            "front",
-        ]
-    ]
+class CurveRow(NamedTuple):
+    """A run's metric at a budget."""
+
+    run: str
+    axis: str
+    metric: str
+    budget: float
+    mean: float
+    low: float | None
+    high: float | None
+    spent: float
+    ended: float
+    queries: int
+    front: int
+
+
+def list_curve_rows(result: JsonMapping) -> list[CurveRow]:
+    """Return a row for each run, axis and budget."""
+    rows = []
     for axis, curves in result["axes"].items():
         best = {point["budget"]: point["value"] for point in curves["front"]}
-        for row in curves["curves"]:
-            for position, budget in enumerate(curves["budgets"]):
-                on_front = best.get(budget) == row["mean"][position]
-                cells = [row[name][position] for name in columns]
-                about = [
-                    row["run"],
+        for curve in curves["curves"]:
+            for place, budget in enumerate(curves["budgets"]):
+                mean = curve["mean"][place]
+                row = CurveRow(
+                    curve["run"],
                     axis,
                     result["metric"],
                     budget,
-                ]
-                rows.append(
-                    [
-                        *about,
-                        *cells,
-                        row["queries"],
-                        int(on_front),
-                    ]
+                    mean,
+                    curve["low"][place],
+                    curve["high"][place],
+                    curve["spent"][place],
+                    curve["ended"][place],
+                    curve["queries"],
+                    int(best.get(budget) == mean),
                 )
+                rows.append(row)
     return rows
+
+
+class SurfacedRow(NamedTuple):
+    """Relevant documents that surfaced in a run, in its replay, in both or in neither."""
+
+    relevant_documents_that_surfaced: str
+    documents: int
+    share: Cell
+
+
+class HopRow(NamedTuple):
+    """What surfaced at a hop of the run, and of its replay."""
+
+    hop: Cell
+    searches: int
+    first_then: int
+    recall_then: Cell
+    first_now: int
+    recall_now: Cell
+
+
+class GainRow(NamedTuple):
+    """A relevant document that only one of both brought, and the search that did."""
+
+    query: str
+    document: str
+    search: str
+    grade: Cell
+    hop: int
+    rank: int
 
 
 def render_replay(result: Result) -> str:
     """Return a replay as text: documents that surfaced then and now, and those that moved."""
+    replayed = result["replayed"]
+    retriever = replayed["retriever"] or "the retriever that each had"
+    depth = replayed["depth"] or "that each had"
     blocks: list[TextBlock] = [
         describe_task(result),
         describe_system(result),
-        _describe_searches(result),
+        f"{plural(result['searches'], 'search', 'searches')}, {replayed['distinct']} distinct ones "
+        f"issued again on {retriever}, to the depth {depth}; {result['same']} bring the same",
     ]
     test = result["recall"]["paired"]
     if test is None:
         blocks.append("none of the queries has a relevant document, so there is nothing to surface")
         return render_terminal(blocks)
+    total = sum(result["documents"].values())
+    surfaced = []
+    for key, count in result["documents"].items():
+        words = key.replace("_", " ").replace("both", "then and now")
+        surfaced.append(SurfacedRow(words, count, figure_cell(count / total)))
+    finding = make_finding(
+        {
+            **test,
+            "metric": "recall of all that surfaced",
+            "baseline_mean": result["recall"]["then"],
+            "mean": result["recall"]["now"],
+        }
+    )
     blocks += [
-        "",
-        _surfaced_table(result["documents"]),
-        _describe_recall(result["recall"]),
-        "",
+        tabulate("", surfaced),
+        findings_table("now against then", [finding], "recall", []),
+        tabulate("", [_hop_row(hop) for hop in result["hops"]]),
     ]
-    blocks.append(_hops_table(result["hops"]))
-    for word, when, before in (
-        ("gained", "now", "then"),
-        ("lost", "then", "now"),
-    ):
+    for word, when, before in (("gained", "now", "then"), ("lost", "then", "now")):
         moved = [row for row in result["relevant"] if row[when] and not row[before]]
+        moved.sort(key=lambda row: (row[when]["hop"], row[when]["rank"]))
         if moved:
-            suffix = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
-            documents = plural(len(moved), "relevant document")
-            blocks.append(f"{word}: {documents}{suffix}")
-            blocks.append(_moved(moved, when))
+            title = f"{word}: {plural(len(moved), 'relevant document')}, the first {SHOWN} at most"
+            blocks.append(tabulate(title, [_gain_row(row, when) for row in moved[:SHOWN]]))
     blocks.append(
         "the searches are the run's: with other results, its searcher would have gone on otherwise"
     )
     return render_terminal(blocks)
 
 
-def _describe_searches(result: Result) -> str:
-    replayed = result["replayed"]
-    retriever = replayed["retriever"] or "the retriever that each had"
-    depth = "to the depth that each had"
-    if replayed["depth"]:
-        depth = f"{plural(replayed['depth'], 'document')} each"
-    return (
-        f"{plural(result['searches'], 'search', 'searches')}, {replayed['distinct']} distinct ones issued again on "
-        f"{retriever}, {depth}; {result['same']} bring the same"
+def _hop_row(hop: Result) -> HopRow:
+    then = hop["then"]
+    now = hop["now"]
+    return HopRow(
+        Cell(str(hop["hop"] or "none")),
+        hop["searches"],
+        then["first"],
+        figure_cell(then["recall"]),
+        now["first"],
+        figure_cell(now["recall"]),
     )
 
 
-def _surfaced_table(counts: dict[str, int]) -> ResultTable:
-    labels = {
-        "both": "then and now",
-        "only_then": "only then",
-        "only_now": "only now",
-        "neither": "neither",
-    }
-    total = sum(counts.values())
-    rows = []
-    for key, label in labels.items():
-        count = counts[key]
-        rows.append(
-            [
-                label,
-                str(count),
-                f"{count / total:.4f}",
-            ]
-        )
-    return ResultTable("", ["relevant documents that surfaced", "documents", "share"], rows)
-
-
-def _describe_recall(recall: Result) -> str:
-    test = recall["paired"]
-    change = f"{test['difference']:+.4f}"
-    if test["low"] is not None:
-        change += f" ({test['low']:+.4f} to {test['high']:+.4f})"
-    won = f"{queries(test['wins'])} won, {test['ties']} tied, {test['losses']} lost"
-    return (
-        f"recall of all that surfaced: {recall['then']:.4f} then, {recall['now']:.4f} now: "
-        f"{change}, p {round_p(test['p'])}; {won}"
-    )
-
-
-def _hops_table(hops: Sequence[Result]) -> ResultTable:
-    rows = []
-    for hop in hops:
-        row = [
-            str(hop["hop"] or "none"),
-            str(hop["searches"]),
-        ]
-        for when in ("then", "now"):
-            counts = hop[when]
-            row += [
-                str(counts["first"]),
-                f"{counts['recall']:.4f}",
-            ]
-        rows.append(row)
-    heads = ["hop", "searches", "first then", "recall so far", "first now", "recall so far"]
-    return ResultTable("", heads, rows)
-
-
-def _moved(moved: Sequence[Result], when: str) -> ResultTable:
-    rows = []
-    for row in sorted(
-        moved,
-        key=lambda row: (
-            row[when]["hop"],
-            row[when]["rank"],
-        ),
-    )[:SHOWN]:
-        at = row[when]
-        text = " ".join(abbreviate(at["search"], TEXT).split())
-        rows.append(
-            [
-                row["query_id"],
-                row["unit"],
-                text,
-                f"{row['grade']:g}",
-                str(at["hop"]),
-                str(at["rank"]),
-            ]
-        )
-    return ResultTable(
-        "",
-        [
-            "query",
-            "document",
-            "search",
-            "grade",
-            "hop",
-            "rank",
-        ],
-        rows,
-        names=(0, 1, 2),
-    )
+def _gain_row(row: Result, when: str) -> GainRow:
+    at = row[when]
+    search = " ".join(abbreviate(at["search"], TEXT).split())
+    grade = figure_cell(row["grade"], "{:g}")
+    return GainRow(row["query_id"], row["unit"], search, grade, at["hop"], at["rank"])

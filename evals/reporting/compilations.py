@@ -4,97 +4,84 @@ report.
 What `sextant compile` prints of a compilation is in optimizers/result_report.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
-from sextant.evals.reporting.report_page import report_table
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files
-from sextant.tools.platform.number_format import number
-from sextant.tools.platform.result_table import ResultTable
+from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
+from sextant.tools.records import JsonMapping
 
-NAMES = [
-    "optimizer",
-    "tasks",
-    "validation",
-    "gain",
-    "95 % interval",
-    "p",
-    "gain on test",
-    "on other tasks",
-]
-CSV_NAMES = ["candidates", "calls", "list price", "folder"]
 NOTES = [
     "gain and p are on validation, p times the candidates chosen from; the gain leans upwards, as "
-    "every maximum does",
+    "every maximum does; interval: 95 %",
     "gain on test, and on tasks that were not compiled on: of compilations with --held-out; a "
     "mean over (n) tasks",
 ]
+
+
+class CompilationRow(NamedTuple):
+    """A compilation, as its row shows it."""
+
+    optimizer: str
+    tasks: str
+    validation: Cell
+    gain: Cell
+    interval: Cell
+    p: Cell
+    gain_on_test: Cell
+    on_other_tasks: Cell
+    candidates: int
+    calls: int
+    list_price: Cell
+    folder: str
 
 
 def compilations_table(paths: Iterable[Path]) -> ResultTable | None:
     """Return the results of the compilations in these folders and below them; None if there are
     none.
     """
-    rows = [
-        _row(file)
-        for file in sorted(
-            {file for path in paths for file in path.rglob("compiled/*/*/learnt.json")}
-        )
-    ]
-    return (
-        report_table(
-            "optimizers",
-            "Optimizers",
-            NAMES + CSV_NAMES,
-            rows,
-            words=(1,),
-            long=(11,),
-            notes=NOTES,
-        )
-        if rows
-        else None
+    found = {file for path in paths for file in path.rglob("compiled/*/*/learnt.json")}
+    rows = []
+    for file in sorted(found):
+        try:
+            rows.append(_make_row(files.loads(file.read_bytes()), file))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise DataError(
+                f"{file} is damaged ({error}); give the command of the compilation again"
+            ) from None
+    if not rows:
+        return None
+    return tabulate("Optimizers", rows, stem="optimizers", notes=NOTES)
+
+
+def _make_row(record: JsonMapping, file: Path) -> CompilationRow:
+    gain = record["gain"]
+    before = record["before"]["mean"]
+    after = record["after"]
+    held_out = record.get("held_out") or {}
+    tested = held_out.get("tasks") or held_out.get("comparisons", [])[-1:]
+    return CompilationRow(
+        f"{record['program']}, {record['optimizer']}, {record['lm']}",
+        record["task"],
+        Cell("{:.4f} to {:.4f} ({})", figures=[before, after["mean"], after["queries"]]),
+        figure_cell(gain["difference"], "{:+.4f}"),
+        Cell("" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"),
+        figure_cell(gain["p_corrected"], "{:.3g}", "unknown"),
+        _mean_change(tested, compiled_on=True),
+        _mean_change(tested, compiled_on=False),
+        gain["candidates"],
+        record["usage"]["calls"],
+        figure_cell(record["usage"]["list_usd"], "${:.4f}", "unknown"),
+        files.hide_folders(file.parent.as_posix()),
     )
 
 
-def _row(file: Path) -> list[str]:
-    try:
-        record = files.loads(file.read_bytes())
-        gain = record["gain"]
-        held_out = record.get("held_out") or {}
-        means = (
-            f"{record['before']['mean']:.4f} to {record['after']['mean']:.4f} "
-            f"({record['after']['queries']})"
-        )
-        interval = "" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"
-        row = [
-            f"{record['program']}, {record['optimizer']}, {record['lm']}",
-            record["task"],
-            means,
-        ]
-        row += [
-            f"{gain['difference']:+.4f}",
-            interval,
-            number(gain["p_corrected"], "{:.3g}"),
-        ]
-        tested = held_out.get("tasks") or held_out.get("comparisons", [])[-1:]
-        for compiled_on in (True, False):
-            changes = [
-                comparison["difference"]
-                for comparison in tested
-                if comparison.get("compiled_on", True) is compiled_on
-            ]
-            row.append(f"{fmean(changes):+.4f} ({len(changes)})" if changes else "")
-        price = number(record["usage"]["list_usd"], "${:.4f}", "unknown")
-        return [
-            *row,
-            str(gain["candidates"]),
-            str(record["usage"]["calls"]),
-            price,
-            files.hide_folders(file.parent.as_posix()),
-        ]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise DataError(
-            f"{file} is damaged ({error}); give the command of the compilation again"
-        ) from None
+def _mean_change(tested: Sequence[JsonMapping], *, compiled_on: bool) -> Cell:
+    changes = []
+    for comparison in tested:
+        if comparison.get("compiled_on", True) is compiled_on:
+            changes.append(comparison["difference"])
+    return Cell("{:+.4f} ({})", figures=[fmean(changes), len(changes)]) if changes else Cell("")

@@ -1,27 +1,37 @@
-"""Plots as SVG and PDF files that look alike: the same data makes the same bytes, and text stays
-text.
+"""Every plot, drawn from one type: panels of series of points. The same data makes the same bytes, and
+text stays text.
 
 Each series has a colour and a marker, in an order that tells them apart without colour, too (Okabe
-and Ito 2008). The plots of a report are chosen in report_plots.py, a paper's figures in
-evals/papers/figures.py.
+and Ito 2008). report_plots.py chooses the plots of a report. Only measured values are drawn: smoothing
+and projections, as in figures of the papers, are left out.
 """
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
-import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sextant.tools.platform.cli import strip_control_characters
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.evals.run_descriptions import printable
+from sextant.tools.platform.number_format import abbreviate
+from sextant.tools.records import JsonMapping
 
-# Without Okabe and Ito's yellow, which is too pale for a line on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Ink, faint lines and paper, on white and on a dark page; nothing else in a plot has one of these
+# colours.
+INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
+DARK = ("#e8e6e1", "#4a4d52", "#17191c")
 MUTED = "#767676"
-INCHES = (7.0, 4.2)
+# Without Okabe and Ito's yellow, which is too pale for a line on white.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# The width of a plot on a page of ours, and the most that a panel is high, in inches.
+WIDTH = 7.0
+HEIGHT = 4.0
 # Widths in papers, in inches.
 COLUMNS = {
     "acl-column": 3.03,
@@ -29,8 +39,80 @@ COLUMNS = {
     "acm-column": 3.33,
     "acm-page": 7.0,
 }
-# Row -> column -> value.
-Table = Mapping[str, Mapping[str, float | None]]
+FONT = 9.5
+PAPER_FONT = 7.0
+
+SeriesKind = Literal["points", "line", "dashed", "steps", "front", "hollow"]
+_LOOKS: dict[SeriesKind, dict[str, Any]] = {
+    "points": {"linestyle": "none"},
+    "line": {},
+    "dashed": {"linestyle": "--", "markerfacecolor": PAPER},
+    "steps": {"drawstyle": "steps-post", "markevery": [-1]},
+    "front": {"drawstyle": "steps-post", "linestyle": ":", "color": MUTED, "marker": ""},
+    "hollow": {"linestyle": "none", "markerfacecolor": "none", "color": MUTED, "marker": "o"},
+}
+SETTINGS: Any = {
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+    ),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+    **{"grid.color": FAINT, "axes.spines.top": False, "axes.spines.right": False},
+    **{"legend.frameon": False, "legend.fontsize": "small", "axes.titlesize": "medium"},
+    # Names may have a dollar in them.
+    "text.parse_math": False,
+    **{"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"},
+    # Fonts that publishers take.
+    "pdf.fonttype": 42,
+}
+
+
+class Point(NamedTuple):
+    """A value at a place, with its interval, and a text next to it."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    label: str = ""
+
+
+class Series(NamedTuple):
+    """Points that belong together; `number` is their colour and marker."""
+
+    label: str
+    points: list[Point]
+    number: int = 0
+    kind: SeriesKind = "points"
+
+
+@dataclass(slots=True)
+class Panel:
+    """A pair of axes."""
+
+    x: str
+    y: str
+    series: list[Series]
+    # By position, if the axis has names instead of numbers.
+    ticks: dict[float, str] = field(default_factory=dict)
+    # Values are differences: the axis does not begin at 0, and 0 has a line.
+    zero: bool = False
+    # Both axes go from 0 to 1, with a line where they are equal.
+    diagonal: bool = False
+    title: str = ""
+    # As Axes.set_xscale takes it.
+    scale: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Plot(NamedTuple):
+    """A plot, drawn."""
+
+    # The beginning of its file's name.
+    stem: str
+    title: str
+    caption: str
+    # SVG on white, and for a dark page.
+    light: str
+    dark: str
 
 
 class NotebookFigure(Figure):
@@ -42,43 +124,119 @@ class NotebookFigure(Figure):
         return data.getvalue()
 
 
-def figure(inches: tuple[float, float] = INCHES) -> Figure:
-    """Return an empty figure; `figure().add_subplot()` has the axes."""
-    return NotebookFigure(figsize=inches, layout="constrained")
-
-
-def style(number: int) -> dict[str, str]:
-    """Return colour and marker of the series with this number, from 0; they repeat after 49."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[(number + number // 7) % len(MARKERS)],
-    }
+def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure]) -> Plot:
+    """Return a plot on both papers: drawn once, since to draw is slow, with its ink and paper
+    exchanged for the dark page.
+    """
+    title = printable(title)
+    dark = light = svg(draw_figure(), title)
+    for of_light, of_dark in zip(LIGHT, DARK, strict=True):
+        dark = dark.replace(f": {of_light}", f": {of_dark}")
+    return Plot(stem, title, printable(caption), light, dark)
 
 
 def svg(drawing: Figure, title: str) -> str:
     """Return the figure as SVG, the same for the same data; a screen reader says `title`."""
-    text = io.StringIO()
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}
-    ):
-        drawing.savefig(
-            text, format="svg", metadata={"Date": None, "Creator": None, "Title": title}
-        )
-    return text.getvalue()
+    return _save(drawing, "svg", {"Date": None, "Creator": None, "Title": title}).decode()
 
 
 def pdf(drawing: Figure, title: str) -> bytes:
-    """Return the figure as PDF, the same for the same data, with fonts that publishers take."""
+    """Return the figure as PDF, the same for the same data."""
+    return _save(drawing, "pdf", {"CreationDate": None, "Title": title})
+
+
+def _save(drawing: Figure, form: str, metadata: dict[str, Any]) -> bytes:
     data = io.BytesIO()
-    with matplotlib.rc_context({"pdf.fonttype": 42}):
-        drawing.savefig(data, format="pdf", metadata={"CreationDate": None, "Title": title})
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        # A glyph that the font lacks is left to the reader's browser.
+        warnings.simplefilter("ignore")
+        drawing.savefig(data, format=form, metadata=metadata)
     return data.getvalue()
 
 
-def curves_svg(result: JsonObject) -> str:
-    """Return curves for equal budgets as SVG."""
-    title = f"{result['metric']} of {result['task']} for equal budgets"
-    return svg(draw_curves(result), title)
+@matplotlib.rc_context(SETTINGS)
+def draw_panels(panels: Sequence[Panel], width: float = WIDTH, font: float = FONT) -> Figure:
+    """Draw panels one below the other, with a legend of the series of all of them at the end."""
+    labels = dict.fromkeys(series.label for panel in panels for series in panel.series)
+    longest = max(map(len, labels), default=0)
+    in_a_row = 3 if longest <= 24 else 2 if longest <= 44 else 1
+    columns = max(1, int(in_a_row * width / WIDTH))
+    height = len(panels) * min(HEIGHT, 0.8 * width) + 0.21 * ceil(len(labels) / columns)
+    handles: dict[str, Any] = {}
+    with matplotlib.rc_context({"font.size": font}):
+        drawing = NotebookFigure(figsize=(width, height), layout="constrained")
+        subplots = drawing.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axes, panel in zip(subplots, panels, strict=True):
+            _prepare_axes(axes, panel, width)
+            for series in panel.series:
+                handles.setdefault(series.label, _draw_series(axes, series))
+            if not panel.zero:
+                axes.set_ylim(bottom=0)
+        names = [_shorten(label) for label in handles]
+        place: Any = {"loc": "outside lower center", "ncols": columns, "handlelength": 3}
+        drawing.legend(list(handles.values()), names, **place)
+    return drawing
+
+
+def _prepare_axes(axes: Axes, panel: Panel, width: float) -> None:
+    axes.set(xlabel=printable(panel.x), ylabel=printable(panel.y), title=printable(panel.title))
+    axes.grid(axis="y", linewidth=0.7)
+    axes.set_axisbelow(True)
+    if panel.scale:
+        axes.set_xscale(**panel.scale)
+    if panel.ticks:
+        names = [printable(name) for name in panel.ticks.values()]
+        # Characters that fit next to each other.
+        is_crowded = sum(map(len, names)) > 64 * min(1, width / WIDTH)
+        turned: Any = {"rotation": 30, "ha": "right"} if is_crowded else {}
+        axes.set_xticks(list(panel.ticks), names, **turned)
+        axes.minorticks_off()
+    if panel.zero:
+        axes.axhline(0, color=INK, linewidth=0.8)
+    if panel.diagonal:
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        axes.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
+
+
+def _draw_series(axes: Axes, series: Series) -> Any:
+    number = series.number
+    look: dict[str, Any] = {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
+        "markersize": 5,
+        "linewidth": 1.6,
+    }
+    look |= _LOOKS[series.kind]
+    x = [point.x for point in series.points]
+    y = [point.y for point in series.points]
+    low = [point.y if point.low is None else point.low for point in series.points]
+    high = [point.y if point.high is None else point.high for point in series.points]
+    if look.get("linestyle") == "none":
+        axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
+    else:
+        step: Any = "post" if "drawstyle" in look else None
+        axes.fill_between(x, low, high, step=step, color=look["color"], alpha=0.09, linewidth=0)
+    for point in series.points:
+        if point.label:
+            above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(printable(point.label), (point.x, point.y), **above)
+    return axes.plot(x, y, **look)[0]
+
+
+def _shorten(label: str) -> str:
+    """Return a name for a legend: not too long, and not begun with an underscore, which would hide it."""
+    label = abbreviate(printable(label))
+    return f" {label}" if label.startswith("_") else label
+
+
+def draw_for_paper(stem: str, title: str, panel: Panel) -> dict[str, str | bytes]:
+    """Return a plot in the widths of papers' columns, by the names of its files."""
+    drawn: dict[str, str | bytes] = {}
+    for width_name, width in COLUMNS.items():
+        drawing = draw_panels([panel], width, PAPER_FONT)
+        name = f"plots/{stem}-{width_name}"
+        drawn |= {f"{name}.svg": svg(drawing, title), f"{name}.pdf": pdf(drawing, title)}
+    return drawn
 
 
 def draw_differences(result: JsonMapping, names: Sequence[str]) -> Figure:
@@ -87,334 +245,40 @@ def draw_differences(result: JsonMapping, names: Sequence[str]) -> Figure:
     `names` are those of all systems of a comparison, the baseline first.
     """
     metric = result["metric"]
-    rows = [row for row in result["comparisons"] if row["metric"] == metric]
-    drawing = figure((INCHES[0], 1.0 + 0.4 * len(rows)))
-    panel = drawing.add_subplot()
-    panel.axvline(0.0, color=MUTED, linewidth=1)
-    for place, row in enumerate(rows):
-        if row["difference"] is None:
-            continue
-        if row["low"] is not None:
-            panel.plot(
-                [row["low"], row["high"]],
-                [place, place],
-                color=COLOURS[0],
-            )
-        panel.plot(
-            row["difference"],
-            place,
-            color=COLOURS[0],
-            marker=MARKERS[0],
-        )
-    panel.set_yticks(range(len(rows)), [_escape(name) for name in names[1:]])
-    panel.invert_yaxis()
-    panel.set_xlabel(_escape(f"{metric}: difference from {names[0]}"))
-    return drawing
+    points = []
+    for place, row in enumerate(row for row in result["comparisons"] if row["metric"] == metric):
+        if row["difference"] is not None:
+            points.append(Point(place, row["difference"], row["low"], row["high"]))
+    change = f"difference from {names[0]}"
+    ticks = {float(place): name for place, name in enumerate(names[1:])}
+    return draw_panels([Panel("", metric, [Series(change, points)], ticks, zero=True)])
 
 
 def draw_curves(result: JsonMapping) -> Figure:
     """Draw curves for equal budgets: a panel for each axis, with all runs, their bands, and
     the front.
     """
-    axes = result["axes"]
-    drawing = figure(
-        (
-            7.0,
-            1.0 + 3.0 * len(axes),
-        )
-    )
     numbers = {run["label"]: number for number, run in enumerate(result["runs"])}
-    panels = drawing.subplots(
-        len(axes),
-        1,
-        squeeze=False,
-    )[:, 0]
-    for panel, (axis, curves) in zip(panels, axes.items(), strict=True):
-        _draw_panel(panel, axis, curves, numbers)
-        panel.set_ylabel(_escape(result["metric"]))
-    return _finish(drawing, 2)
+    panels = []
+    for curves in result["axes"].values():
+        budgets = curves["budgets"]
+        series = []
+        for row in curves["curves"]:
+            rows = zip(budgets, row["mean"], row["low"], row["high"], strict=True)
+            points = [Point(*values) for values in rows][: row["ended"].index(1.0) + 1]
+            series.append(Series(row["label"], points, numbers[row["label"]], "steps"))
+        front = [Point(point["budget"], point["value"]) for point in curves["front"]]
+        front.append(Point(budgets[-1], front[-1].y))
+        series.append(Series("Pareto front", front, kind="front"))
+        panel = Panel(f"{curves['words']} a query, at most", result["metric"], series)
+        first = next(budget for budget in budgets if budget)
+        if budgets[-1] > 50 * first:
+            panel.scale = {"value": "symlog", "linthresh": first}
+        panels.append(panel)
+    return draw_panels(panels)
 
 
-def _draw_panel(panel: Any, axis: str, curves: JsonObject, numbers: dict[str, int]) -> None:
-    budgets = curves["budgets"]
-    for row in curves["curves"]:
-        _draw_curve(panel, row, budgets, style(numbers[row["label"]]))
-    _draw_front(panel, curves["front"], budgets[-1])
-    first = next(budget for budget in budgets if budget)
-    if budgets[-1] > 50 * first:
-        panel.set_xscale("symlog", linthresh=first)
-    elif axis != "usd":
-        # There is no half of a call.
-        panel.locator_params(axis="x", integer=True)
-    panel.set_xlabel(f"{curves['words']} a query, at most")
-    panel.set_ylim(bottom=0)
-
-
-def _draw_curve(panel: Any, row: JsonMapping, budgets: Sequence[float], look: JsonMapping) -> None:
-    end = row["ended"].index(1.0) + 1
-    mean = row["mean"][:end]
-    x = budgets[:end]
-    panel.step(
-        x,
-        mean,
-        where="post",
-        color=look["color"],
-        label=_escape(row["label"]),
-    )
-    panel.plot(
-        x[-1:],
-        mean[-1:],
-        linestyle="",
-        **look,
-    )
-    if None not in row["low"]:
-        low = row["low"][:end]
-        high = row["high"][:end]
-        panel.fill_between(
-            x,
-            low,
-            high,
-            step="post",
-            color=look["color"],
-            alpha=0.12,
-            lw=0,
-        )
-
-
-def _draw_front(panel: Any, front: Sequence[Mapping[str, float]], last_budget: float) -> None:
-    x = [point["budget"] for point in front] + [last_budget]
-    y = [point["value"] for point in front] + [front[-1]["value"]]
-    panel.step(
-        x,
-        y,
-        where="post",
-        color=MUTED,
-        linestyle=(0, (1, 1.5)),
-        lw=2.5,
-        zorder=1,
-        label="Pareto front",
-    )
-
-
-def draw_table(chart: str, panels: Mapping[str, Table], value: str) -> Figure:
-    """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each
-    cell (KINDS).
-
-    Or `pools`, whose columns are sizes, and whose rows are "MODEL, POOL": a colour for each model,
-    dashes for its second pool. A curve that ends before the largest size goes on as a projection,
-    see `project`.
-    """
-    drawing = figure(
-        (
-            7.0,
-            1.2 + 3.2 * len(panels),
-        )
-    )
-    numbers: dict[str, int] = {}
-    axes = drawing.subplots(
-        len(panels),
-        1,
-        squeeze=False,
-    )[:, 0]
-    for panel, (name, table) in zip(axes, panels.items(), strict=True):
-        for row in table:
-            numbers.setdefault(row, len(numbers))
-        panel.set_title(_escape(name), fontsize="medium")
-        _fill_panel(panel, chart, table, numbers)
-        if chart != "squares":
-            panel.set_ylabel(_escape(value))
-    return _finish(drawing, 3)
-
-
-def _fill_panel(panel: Any, chart: str, table: Table, numbers: Mapping[str, int]) -> None:
-    columns = list(dict.fromkeys(column for row in table.values() for column in row))
-    values = [[row.get(column) for column in columns] for row in table.values()]
-    cells = np.array(values, dtype=float)
-    if chart == "pools":
-        _draw_pools(panel, list(table), cells, list(map(int, columns)))
-        return
-    panel.set_xticks(
-        range(len(columns)),
-        map(_escape, columns),
-        rotation=25,
-        ha="right",
-        fontsize="small",
-    )
-    KINDS[chart](panel, list(table), cells, numbers)
-
-
-def _finish(drawing: Figure, ncols: int) -> Figure:  # with a legend of what is in all panels
-    labelled = [
-        pair
-        for panel in drawing.axes
-        for pair in zip(*panel.get_legend_handles_labels(), strict=True)
-    ]
-    if handles := {label: handle for handle, label in labelled}:
-        drawing.legend(
-            handles.values(),
-            handles.keys(),
-            loc="outside lower center",
-            fontsize="small",
-            ncols=ncols,
-        )
-    return drawing
-
-
-def _draw_lines(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
-    for row, values in zip(rows, cells, strict=True):
-        panel.plot(
-            values,
-            label=_escape(row),
-            lw=1.4,
-            markersize=4,
-            **style(numbers[row]),
-        )
-
-
-def _draw_bars(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
-    width = 0.8 / len(rows)
-    for position, (row, values) in enumerate(zip(rows, cells, strict=True)):
-        at = np.arange(len(values)) + (position - (len(rows) - 1) / 2) * width
-        panel.bar(
-            at,
-            values,
-            width,
-            label=_escape(row),
-            color=style(numbers[row])["color"],
-        )
-    panel.axhline(0, color=MUTED, lw=0.8)
-
-
-def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, int]) -> None:
-    panel.imshow(cells, cmap="Blues", aspect="auto", vmin=0)
-    panel.set_yticks(
-        range(len(rows)),
-        map(_escape, rows),
-        fontsize="small",
-    )
-    middle = np.nanmax(cells, initial=0) / 2
-    for (y, x), value in np.ndenumerate(cells):
-        panel.text(
-            x,
-            y,
-            f"{value:.2f}",
-            ha="center",
-            va="center",
-            color="white" if value > middle else "black",
-        )
-
-
-def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int]) -> None:
-    models = list(dict.fromkeys(row.partition(", ")[0] for row in rows))
-    drawn_models = []
-    ends = set()
-    largest = max(sizes)
-    for row, values in zip(rows, cells, strict=True):
-        model = row.partition(", ")[0]
-        look: JsonObject = dict(style(models.index(model)))
-        look["linestyle"] = "--" if model in drawn_models else "-"
-        look["markersize"] = 4
-        drawn_models.append(model)
-        measured = [
-            (
-                sizes[i],
-                values[i],
-            )
-            for i in np.argsort(sizes)
-            if not np.isnan(values[i])
-        ]
-        panel.plot(
-            *zip(*measured, strict=True),
-            label=_escape(row),
-            **look,
-        )
-        last_size = measured[-1][0]
-        if last_size < largest and len(measured) > 1:
-            ends.add(last_size)
-            projected = [
-                measured[-1],
-                (largest, project(measured, largest)),
-            ]
-            panel.plot(
-                *zip(*projected, strict=True),
-                label="projected",
-                color=look["color"],
-                linestyle=":",
-                alpha=0.5,
-            )
-    for end in ends:
-        panel.axvline(end, color=MUTED, lw=0.8)
-    panel.set_xscale("log")
-    panel.set_xticks(sizes, map(str, sizes), fontsize="small")
-    panel.minorticks_off()
-    panel.set_xlabel("documents in the pool")
-    panel.set_ylim(bottom=0)
-
-
-def project(measured: Sequence[tuple[float, float]], size: float) -> float:
-    """Return the value at `size` of the line through the last three (size, share), fitted by least
-    squares over log(size).
-
-    It begins at the last share, and stays between 0 and 1.
-    """
-    sizes, shares = np.array(measured[-3:]).T
-    slope = np.polyfit(np.log(sizes), shares, 1)[0]
-    return float(np.clip(shares[-1] + slope * np.log(size / sizes[-1]), 0, 1))
-
-
-KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
-
-
-def draw_points(points: Sequence[JsonMapping], axes: tuple[str, str] | None = None) -> Figure:
-    """Draw places in a plane (x, y), with a marker of its own for each `kind` of them.
-
-    Axes without names mean nothing. Those with names go from 0 to 1, with a diagonal, and each
-    place has its `id`.
-    """
-    drawing = figure((5.6, 5.6) if axes else (4.2, 4.2))
-    panel: Any = drawing.add_subplot(**{} if axes else {"xticks": [], "yticks": []})
-    if axes:
-        panel.set(
-            xlim=(0, 1),
-            ylim=(0, 1),
-            xlabel=_escape(axes[0]),
-            ylabel=_escape(axes[1]),
-        )
-        panel.plot(
-            [0, 1],
-            [0, 1],
-            color=MUTED,
-            linestyle=":",
-        )
-        for point in points:
-            placement = {
-                "xytext": (0, 5),
-                "textcoords": "offset points",
-                "ha": "center",
-                "fontsize": "x-small",
-            }
-            panel.annotate(
-                _escape(point["id"]),
-                (point["x"], point["y"]),
-                **placement,
-            )
-    for number, label in enumerate(dict.fromkeys(point["kind"] for point in points)):
-        places = [
-            (
-                point["x"],
-                point["y"],
-            )
-            for point in points
-            if point["kind"] == label
-        ]
-        panel.plot(
-            *zip(*places, strict=True),
-            linestyle="",
-            label=_escape(label),
-            **style(number),
-        )
-    return _finish(drawing, 2)
-
-
-def _escape(text: str) -> str:  # matplotlib sets what is between two dollar signs as a formula
-    return strip_control_characters(text).replace("$", r"\$")
+def curves_svg(result: JsonMapping) -> str:
+    """Return curves for equal budgets as SVG."""
+    title = f"{result['metric']} of {result['task']} for equal budgets"
+    return svg(draw_curves(result), title)

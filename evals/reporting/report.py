@@ -3,25 +3,23 @@
 The tables are made in report_tables.py, the plots in report_plots.py, the page in report_page.py.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from sextant.evals.reporting import figure_layout
 from sextant.evals.reporting.compilations import compilations_table
 from sextant.evals.reporting.loss_tables import (
     gap_table,
+    list_losses,
     losses_table,
+    searchers_table,
+)
+from sextant.evals.reporting.plots import Plot
+from sextant.evals.reporting.report_page import Report, ReportSection
+from sextant.evals.reporting.report_plots import (
     plot_gap,
     plot_losses,
-    systems_table,
-)
-from sextant.evals.reporting.report_page import Report, ReportSection, report_table
-from sextant.evals.reporting.report_plots import (
-    SWEPT,
-    Plot,
-    plot_by_task,
-    plot_conditions,
-    plot_sweep,
+    plot_table,
 )
 from sextant.evals.reporting.report_tables import (
     explain_missing_published,
@@ -37,31 +35,41 @@ from sextant.evals.scoring.metrics import require_metrics
 from sextant.evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
 from sextant.tools.errors import DataError, UnknownName
 from sextant.tools.platform.files import hide_folders
-from sextant.tools.platform.number_format import number, plural, queries
-from sextant.tools.platform.result_table import ResultTable
+from sextant.tools.platform.number_format import plural, queries
+from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
 
-_RUN_HEADS = [
-    "system",
-    "task",
-    "data",
-    "split",
-    "queries",
-    "failed",
-    "calls",
-    "tokens",
-    "list price",
-    "run",
-]
-_RUN_CSV_HEADS = [
-    "full task",
-    "data fingerprint",
-    "judgements",
-    "relevant from",
-    "retriever",
-    "model",
-    "code",
-    "deviations",
-]
+# The metric of OBLIQ-Bench's Figure 3.
+SWEPT = "R@10"
+
+
+class RunRow(NamedTuple):
+    """A run; calls, tokens and list price are those of a query on average."""
+
+    system: str
+    task: str
+    data: str
+    split: str
+    queries: int
+    failed: int
+    calls: Cell
+    tokens: Cell
+    list_price: Cell
+    run: str
+    full_task: str
+    data_fingerprint: str
+    judgements: str
+    relevant_from: float
+    retriever: str
+    model: str
+    code: str
+    deviations: str
+
+
+class LeftOutRow(NamedTuple):
+    """A run folder that is not in the report."""
+
+    run: str
+    why: str
 
 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
@@ -82,10 +90,9 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
             unknown = UnknownName("metric of these runs", name, metric_names)
             raise problems[0] if problems else unknown
     groups, forced = group_runs(runs, force=force)
-    left_out = {
-        hide_folders(path.as_posix()): hide_folders(reason)
-        for path, reason in sorted(unscored.items())
-    }
+    left_out = []
+    for path, reason in sorted(unscored.items()):
+        left_out.append(LeftOutRow(hide_folders(path.as_posix()), hide_folders(reason)))
     sections = [_section(group, metrics) for group in groups]
     sections += _shared_sections(groups, metrics, paths, left_out)
     tasks = {task for group in groups for task in group.tasks}
@@ -98,38 +105,30 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     for run in runs:
         warnings += _warnings(run)
     summary += ". Made by sextant report."
-    return Report(summary, warnings, sections, len(runs), left_out)
+    return Report(summary, warnings, sections, len(runs), dict(left_out))
 
 
 def _shared_sections(
     groups: Sequence[Group],
     metrics: Sequence[str],
     paths: Sequence[Path],
-    left_out: Mapping[str, str],
+    left_out: Sequence[LeftOutRow],
 ) -> list[ReportSection]:
-    rows = [[path, reason] for path, reason in left_out.items()]
-    reasons = report_table(
-        "left-out",
-        "Left out",
-        ["run", "why"],
-        rows,
-        long=(1,),
-    )
-    groups_of_items: list[list[Plot | ResultTable | None]] = [
+    bars = [plot_losses(group, list(list_losses(group))) for group in groups]
+    items_of_sections: list[list[Plot | ResultTable | None]] = [
         [plot_gap(groups), gap_table(groups, metrics)],
-        [*map(plot_losses, groups), losses_table(groups)],
-        [systems_table(groups)],
+        [*bars, losses_table(groups)],
+        [searchers_table(groups)],
         [compilations_table(paths)],
         [_runs_table(groups)],
-        [reasons if left_out else None],
+        [tabulate("Left out", left_out, stem="left-out") if left_out else None],
     ]
     sections = []
-    for items in groups_of_items:
+    for items in items_of_sections:
         shown = [item for item in items if item]
         if shown:
             # A section has the name of its table, which comes after the plots.
-            table = shown[-1]
-            sections.append(ReportSection(table.stem, table.title, shown))
+            sections.append(ReportSection(shown[-1].stem, shown[-1].title, shown))
     return sections
 
 
@@ -148,83 +147,68 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
     tables = make_tables(group, metrics)
     headlines = {run.metric for run in group.runs}
     items: list[ResultTable | Plot | None] = []
-    for table in sorted(tables, key=lambda table: table.title not in headlines):
-        items.append(figure_layout.lay_out(table))
-        if table.title in (metrics or headlines):
-            items.append(plot_by_task(group, table))
-    items.append(plot_conditions(group))
+    for table in tables:
+        items.append(table.to_table())
+        if table.is_ordered or table.title in (metrics or headlines) or len(group.tasks) == 1:
+            items.append(plot_table(group, table))
     for name in metrics or (SWEPT,):
         for task in sweep_tasks(group):
             swept = sweep_table(group, task, name)
             if swept.rows:
-                items += [figure_layout.lay_out(swept), plot_sweep(group, swept)]
+                items += [swept.to_table(), plot_table(group, swept)]
     notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
-    if missing := explain_missing_published(group, tables):
-        notes.append(_capitalize(missing))
+    notes.append(explain_missing_published(group, tables))
     of_runs = dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
     return ReportSection(
         group.stem,
         group.title,
         [item for item in items if item],
-        notes,
-        [_capitalize(note) for note in of_runs],
+        [note for note in notes if note],
+        [note[:1].upper() + note[1:] for note in of_runs],
     )
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _runs_table(groups: Sequence[Group]) -> ResultTable:
     rows = [_run_row(group, run) for group in groups for run in group.runs]
     notes = ["calls, tokens and list price are those of a query on average"]
-    return report_table(
-        "runs",
-        "Runs",
-        _RUN_HEADS,
-        rows,
-        words=(1, 2, 3),
-        long=(9,),
-        csv_heads=_RUN_CSV_HEADS,
-        notes=notes,
-    )
+    return tabulate("Runs", rows, stem="runs", notes=notes, in_file=8)
 
 
-def _run_row(group: Group, run: ScoredRun) -> list[str]:
+def _run_row(group: Group, run: ScoredRun) -> RunRow:
     config = run.config
     scores = run.scores
-    return [
+    return RunRow(
         str(group.system(run)),
         short_task_name(config["task"]),
         config["data"],
         config["split"],
-        str(scores["queries"]),
-        str(scores["failed"]),
+        scores["queries"],
+        scores["failed"],
         *_cost_cells(run),
         run.name,
         config["task"],
         config["data_fingerprint"],
         scores["judgements"],
-        f"{scores['relevant_from']:g}",
+        scores["relevant_from"],
         str(config["retriever"].get("with", "")),
         config["lm"]["name"],
         str(config.get("code", "")),
         " / ".join(list_deviations([run])),
-    ]
+    )
 
 
-def _cost_cells(run: ScoredRun) -> list[str]:
+def _cost_cells(run: ScoredRun) -> tuple[Cell, Cell, Cell]:
     """Return calls, tokens and list price of a query on average, which imported runs may lack."""
     if not run.usage_known:
-        return ["unknown"] * 3
+        return Cell("unknown"), Cell("unknown"), Cell("unknown")
     usage = run.scores["usage"]
     query_count = run.scores["queries"]
     tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / query_count:,.0f}"
     if thinking := usage.get("reasoning_tokens"):
         tokens += f" ({thinking / query_count:,.0f} thinking)"
     price = None if usage["list_usd"] is None else usage["list_usd"] / query_count
-    return [
-        f"{usage['calls'] / query_count:,.1f}",
-        tokens,
-        number(price, "${:.5f}"),
-    ]
+    return (
+        figure_cell(usage["calls"] / query_count, "{:,.1f}"),
+        Cell(tokens),
+        figure_cell(price, "${:.5f}", "unknown"),
+    )

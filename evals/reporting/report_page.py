@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from sextant.evals import web_page
 from sextant.evals.formats.export_run import fill_folder
-from sextant.evals.reporting.report_plots import Plot
+from sextant.evals.reporting.plots import Plot
 from sextant.evals.run_descriptions import printable
 from sextant.tools.errors import UsageError
 from sextant.tools.platform import files as disk
@@ -25,36 +25,6 @@ from sextant.tools.platform.result_table import ResultTable, in_markdown, markdo
 
 GENERATOR = "sextant report"
 _TEMPLATES = Path(__file__).parent / "templates"
-
-
-def report_table(
-    stem: str,
-    title: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    words: Sequence[int] = (),
-    long: Sequence[int] = (),
-    csv_heads: Sequence[str] = (),
-    notes: Sequence[str] = (),
-) -> ResultTable:
-    """Return a table of a report.
-
-    `words` are columns of short words, in addition to the first, and `long` columns of text that may
-    need several lines. Columns without a value, and cells of `rows` beyond the `heads`, which are
-    under `csv_heads`, are in its CSV file only.
-    """
-    shown = [place for place in range(len(heads)) if any(row[place] for row in rows)]
-    return ResultTable(
-        title,
-        [heads[place] for place in shown],
-        [[row[place] for place in shown] for row in rows],
-        names=[shown.index(place) for place in (0, *words, *long) if place in shown],
-        notes=notes,
-        stem=stem,
-        long=[shown.index(place) for place in long if place in shown],
-        csv_rows=[[*heads, *csv_heads], *rows],
-    )
 
 
 @dataclass(slots=True)
@@ -76,9 +46,9 @@ class Report:
     summary: str
     warnings: list[str]
     sections: list[ReportSection]
-    runs: int
+    runs: int = 0
     # Run folder -> the reason why it is not in the report.
-    left_out: dict[str, str]
+    left_out: dict[str, str] = field(default_factory=dict)
     title: str = "Sextant report"
     # Whether it says what bold and tooltips of its tables mean.
     legend: bool = True
@@ -104,11 +74,8 @@ def check(out: Path) -> None:
     page = out / "index.html"
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; --out is a folder")
-    if (
-        out.is_dir()
-        and any(out.iterdir())
-        and not (page.is_file() and GENERATOR in page.read_text("utf-8", "replace"))
-    ):
+    is_report = page.is_file() and GENERATOR in page.read_text("utf-8", "replace")
+    if out.is_dir() and any(out.iterdir()) and not is_report:
         raise UsageError(f"{out} is not empty and holds no earlier report; choose another --out")
 
 

@@ -15,10 +15,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sextant import environments
-from sextant.environments.base import INSTRUCTIONS
 from sextant.evals.run_descriptions import printable
 from sextant.evals.run_folder import Config
-from sextant.evals.scoring.metrics import orient
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.evals.scoring.system_names import System, describe_run_system, name_settings
 from sextant.tools.errors import UsageError
@@ -134,20 +132,11 @@ def file_slug(text: str) -> str:
     return slug.strip("-.") or "other"
 
 
-def _task_order(task: str) -> tuple[int, int, str]:
+def _task_order(task: str) -> tuple[int, str]:
+    """Return the place of a task in its suite; other tasks follow."""
     suite, name, _ = environments.split_name(task)
-    tasks = environments.suite(suite).tasks if suite in environments.SUITES else ()
-    return (
-        _position(environments.SUITES, suite),
-        _position(tasks, name),
-        task,
-    )
-
-
-def _position(names: Iterable[str], name: str) -> int:
-    """Return the index of a name; the number of names if it is not there."""
-    ordered = list(names)
-    return ordered.index(name) if name in ordered else len(ordered)
+    tasks = list(environments.suite(suite).tasks) if suite in environments.SUITES else []
+    return tasks.index(name) if name in tasks else len(tasks), task
 
 
 def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns:
@@ -159,19 +148,12 @@ def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns
     for run in sorted(runs, key=lambda run: run.name):
         config = run.config
         suite, _, variant = environments.split_name(config["task"])
-        key = (
-            suite,
-            variant,
-            config["data"],
-            config["split"],
-            _queries(config),
-        )
+        key = (suite, variant, config["data"], config["split"], _queries(config))
         members[key].append(run)
     differences = _find_different_data(members)
     if differences and not force:
         raise UsageError(f"{differences[0]}; report them apart, or give --force")
-    keys = sorted(members, key=_group_order)
-    return GroupedRuns([_group(key, members[key]) for key in keys], differences)
+    return GroupedRuns([_group(key, members[key]) for key in sorted(members)], differences)
 
 
 def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]]) -> list[str]:
@@ -181,14 +163,7 @@ def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]])
     for key, runs in members.items():
         for run in runs:
             task = run.config["task"]
-            before = first.setdefault(
-                (
-                    key,
-                    task,
-                    run.config["instruction"],
-                ),
-                run,
-            )
+            before = first.setdefault((key, task, run.config["instruction"]), run)
             expected = before.config["data_fingerprint"]
             fingerprint = run.config["data_fingerprint"]
             if expected != fingerprint:
@@ -197,17 +172,6 @@ def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]])
                     f"fingerprints are {expected} and {fingerprint}"
                 )
     return differences
-
-
-def _group_order(key: tuple[str, ...]) -> tuple[Any, ...]:
-    suite, variant, data, *_ = key
-    variants = environments.suite(suite).variants if suite in environments.SUITES else ()
-    return (
-        _position(environments.SUITES, suite),
-        _position(("full", "folder", "mini"), data),
-        _position(variants, variant) if variant else 0,
-        key,
-    )
 
 
 def _queries(config: Config) -> str:
@@ -224,27 +188,11 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
     systems = _systems(runs, name_models=len(models) > 1)
 
-    values: dict[System, list[float]] = defaultdict(list)
-    for run in runs:
-        mean = run.mean(run.metric)
-        if mean is not None:
-            values[systems[run.name].resized(0)].append(orient(run.metric, mean))
-
     def order(run: ScoredRun) -> tuple[Any, ...]:
-        """The best system comes first, pools by size after everything else."""
+        """By system, pools after everything else."""
         system = systems[run.name]
-        of_system = values[system.resized(0)]
-        return (
-            system.pool,
-            -sum(of_system) / max(len(of_system), 1),
-            system.name,
-            system.of,
-            system.size,
-            _position(INSTRUCTIONS, system.instruction),
-            system.instruction,
-            _task_order(run.config["task"]),
-            run.name,
-        )
+        about = (system.pool, system.name, system.of, system.size, system.instruction)
+        return *about, _task_order(run.config["task"]), run.name
 
     model = "" if len(models) > 1 else models.pop()
     suite, variant, data, split, queries = key

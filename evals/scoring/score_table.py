@@ -11,8 +11,14 @@ from sextant.evals.scoring.reference_runs import list_bounds
 from sextant.programs import SCHEMES
 from sextant.tools import pool_kinds
 from sextant.tools.platform.cli import print_json, print_stdout
-from sextant.tools.platform.number_format import count_of, number, plural, queries
-from sextant.tools.platform.result_table import ResultTable, TextBlock, render_terminal
+from sextant.tools.platform.number_format import count_of, plural, queries
+from sextant.tools.platform.result_table import (
+    Cell,
+    ResultTable,
+    TextBlock,
+    figure_cell,
+    render_terminal,
+)
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.session import UNFOUND_ID
 
@@ -42,8 +48,11 @@ def lay_out_scores(scores: JsonMapping) -> list[TextBlock]:
         blocks.append(_metrics_table(scores["metrics"], scores))
     if scores.get("losses", {}).get("queries"):
         blocks.append(_losses_table(scores["losses"]))
-    blocks += _footings(scores)
-    return blocks
+    bounds = scores.get("bounds", {})
+    for label, reference in list_bounds(bounds):
+        mean = f"{reference['mean']:.4f}"
+        blocks.append(f"{label} of {bounds['metric']}: {mean} ({reference['what']})")
+    return [*blocks, *scores.get("notes", []), *_footings(scores)]
 
 
 def _headings(scores: Scores) -> Iterator[str]:
@@ -53,12 +62,10 @@ def _headings(scores: Scores) -> Iterator[str]:
     if scores["split"] != "test" and scores["task"] in compiled_on:
         yield "dev queries are among these: it was compiled on them"
     if pool := scores["pool"]:
-        content = "of what was found"
-        kind = pool_kinds.read_kind(scores)
-        if kind == pool_kinds.ORACLE:
-            content = "and every relevant document that they lack: a ceiling"
-        elif kind == pool_kinds.HIDDEN:
-            content = "with every relevant document among neighbours: a ceiling"
+        content = {
+            pool_kinds.ORACLE: "and every relevant document that they lack: a ceiling",
+            pool_kinds.HIDDEN: "with every relevant document among neighbours: a ceiling",
+        }.get(pool_kinds.read_kind(scores), "of what was found")
         yield f"pools of {pool['size']} {content}, from {', '.join(pool['of'])}"
 
 
@@ -69,111 +76,67 @@ def _metrics_table(metrics: dict[str, JsonObject], scores: Scores) -> ResultTabl
     """
     names = [name for name in metrics if "[" not in name]
     judgements = dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name)
-    resampled = any("resampled" in metrics[name] for name in names)
-    heads = [
-        "metric",
-        scores["judgements"] if judgements else "mean",
-        "95 % interval",
-    ]
-    if resampled:
-        heads.append("mean of 1,000 resamples")
-    heads += judgements
-    unjudged = scores.get("unjudged", {})
-    if unjudged:
-        heads += ["judged (pooled)", "if the rest were right"]
     rows = []
     for name in names:
         value = metrics[name]
         if value["mean"] is None:
-            blanks = [""] * (len(heads) - 3)
-            rows.append(
-                [
-                    name,
-                    "undefined",
-                    "for all of these queries",
-                    *blanks,
-                ]
-            )
-            continue
-        row = _metric_cells(name, value)
-        if resampled:
-            row.append(_resampled(value.get("resampled")))
-        means = [metrics.get(f"{name} [{judged_by}]", {}).get("mean") for judged_by in judgements]
-        if unjudged:
-            shares = unjudged.get(name, {})
-            means += [
-                shares.get("judged"),
-                shares.get("right"),
-            ]
-        rows.append(
-            [
-                *row,
-                *(number(mean, unknown="") for mean in means),
-            ]
-        )
-    return ResultTable("", heads, rows)
-
-
-def _metric_cells(name: str, value: JsonObject) -> list[str]:
-    low = value["low"]
-    high = value["high"]
-    interval = "too few queries"
-    if low is not None and high is not None:
-        interval = f"{low:.4f} to {high:.4f}"
-    if "queries" in value:
-        name += f" ({queries(value['queries'])})"
-    return [
-        name,
-        f"{value['mean']:.4f}",
-        interval,
+            value = {"mean": None, "low": None, "resampled": None}
+        count = f" ({queries(value['queries'])})" if "queries" in value else ""
+        interval = Cell("too few queries")
+        if value["low"] is not None:
+            interval = Cell("{:.4f} to {:.4f}", figures=[value["low"], value["high"]])
+        resampled = Cell("")
+        if means := value.get("resampled"):
+            resampled = Cell("{:.4f} +- {:.4f}", figures=[means["mean"], means["error"]])
+        others = [metrics.get(f"{name} [{judged_by}]", {}) for judged_by in judgements]
+        unjudged = scores.get("unjudged", {}).get(name, {})
+        cells = [
+            figure_cell(value["mean"], unknown="undefined"),
+            interval if value["mean"] is not None else Cell("for all of these queries"),
+            resampled,
+            *(figure_cell(other.get("mean"), unknown="") for other in others),
+            figure_cell(unjudged.get("judged"), unknown=""),
+            figure_cell(unjudged.get("right"), unknown=""),
+        ]
+        rows.append([f"{name}{count}", *cells])
+    heads = [
+        "metric",
+        scores["judgements"] if judgements else "mean",
+        "95 % interval",
+        "mean of 1,000 resamples",
+        *judgements,
+        "judged (pooled)",
+        "if the rest were right",
     ]
-
-
-def _resampled(means: dict[str, float] | None) -> str:
-    return f"{means['mean']:.4f} +- {means['error']:.4f}" if means else ""
+    filled = [place for place, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    return ResultTable(
+        "", [heads[place] for place in filled], [[row[place] for place in filled] for row in rows]
+    )
 
 
 def _losses_table(losses: JsonObject) -> ResultTable:
     cutoff = losses["cutoff"]
     shares = losses["at"][str(cutoff)]
-    documents = losses["documents"]
     rows = []
     total = 0.0
     for fate, words in FATE_LABELS.items():
-        if documents[fate]:
+        if documents := losses["documents"][fate]:
             start = round(BAR * total)
             total += shares[fate]
-            end = round(BAR * total)
-            bar = " " * start + "█" * max(end - start, 1)
-            label = words.format(k=cutoff)
-            rows.append(
-                [
-                    label,
-                    f"{shares[fate]:.4f}",
-                    str(documents[fate]),
-                    bar,
-                ]
-            )
-    heads = [
-        f"R@{cutoff}: what became of relevant documents",
-        "share, mean over queries",
-        "documents",
-        "",
-    ]
-    return ResultTable(
-        "",
-        heads,
-        rows,
-        names=(0, 3),
-    )
+            bar = " " * start + "█" * max(round(BAR * total) - start, 1)
+            rows.append([words.format(k=cutoff), figure_cell(shares[fate]), str(documents), bar])
+    what = f"R@{cutoff}: what became of relevant documents"
+    heads = [what, "share, mean over queries", "documents", ""]
+    return ResultTable("", heads, rows, names=(0, 3))
 
 
 def _footings(scores: Scores) -> Iterator[str]:
-    bounds = scores.get("bounds", {})
-    for label, bound in list_bounds(bounds):
-        yield f"{label} of {bounds['metric']}: {bound['mean']:.4f} ({bound['what']})"
-    yield from scores.get("notes", [])
-    yield _query_counts(scores)
+    text = queries(scores["queries"])
+    if scores["failed"]:
+        text += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
+    if scores["owed"]:
+        text += f", {scores['owed']} unanswered, so there is no score yet"
+    yield text
     for failure in scores.get("failures", ()):
         yield _describe_failure(failure)
     yield from _model_troubles(scores)
@@ -192,20 +155,10 @@ def _footings(scores: Scores) -> Iterator[str]:
         first_token = f"first token after {ledger['first_token_seconds']:.2f} s (median)"
         yield f"{first_token}, then {ledger['tokens_a_second']:,.0f} tokens a second"
     if faults := ledger.get("faults"):
-        kinds = ", ".join(f"{fault}: {count}" for fault, count in faults.items())
         requests = plural(ledger["sent"], "request")
-        yield f"{sum(faults.values())} of {requests} left without an answer ({kinds})"
+        yield f"{sum(faults.values())} of {requests} left without an answer ({_counts(faults)})"
     yield work
     yield f"run: {scores['run']}"
-
-
-def _query_counts(scores: Scores) -> str:
-    text = queries(scores["queries"])
-    if scores["failed"]:
-        text += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
-    if scores["owed"]:
-        text += f", {scores['owed']} unanswered, so there is no score yet"
-    return text
 
 
 def _describe_failure(failure: JsonObject) -> str:
@@ -218,20 +171,19 @@ def _describe_failure(failure: JsonObject) -> str:
 def _model_troubles(scores: Scores) -> Iterator[str]:
     answers = scores["usage"]["calls"]
     if unusable := scores["unusable"]:
-        share = "answers that"
-        if answers:
-            share = f"{sum(unusable.values())} of {plural(answers, 'answer')}"
+        share = f"{sum(unusable.values())} of {plural(answers, 'answer')}" if answers else "answers"
         yield f"{share} could not be used: {_counts(unusable)}"
-    if used_in_part := scores.get("used_in_part"):
-        partial = sum(used_in_part.values())
-        verb = "was" if partial == 1 else "were"
-        yield f"{plural(partial, 'answer')} {verb} used in part: {_counts(used_in_part)}"
-    if fallbacks := scores.get("fallbacks"):
-        yield f"{plural(fallbacks, 'call')} went on without an answer (salvage steps of the traces)"
-    if scores["followed"]:
-        yield f"documents that speak to the model, and were kept or obeyed: {scores['followed']}"
-    if scores["shortened"]:
-        yield f"prompts shortened to fit the model: {scores['shortened']}"
+    counted = {
+        "answers used in part": _counts(scores.get("used_in_part") or {}),
+        "calls that went on without an answer (salvage steps of the traces)": scores.get(
+            "fallbacks"
+        ),
+        "documents that speak to the model, and were kept or obeyed": scores["followed"],
+        "prompts shortened to fit the model": scores["shortened"],
+    }
+    for label, count in counted.items():
+        if count:
+            yield f"{label}: {count}"
 
 
 def _work(scores: Scores) -> str:

@@ -11,35 +11,31 @@ often the study was run.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from sextant.evals.reporting import figure_layout, report_page
 from sextant.evals.reporting import report as build
-from sextant.evals.reporting.plots import COLUMNS
-from sextant.evals.reporting.report_page import Report, ReportSection, report_table
-from sextant.evals.reporting.report_plots import (
-    INTERVALS,
+from sextant.evals.reporting import report_page
+from sextant.evals.reporting.findings import Finding, findings_table, make_finding
+from sextant.evals.reporting.plots import (
     Panel,
-    PaperPlot,
     Point,
     Series,
     draw,
     draw_for_paper,
-    draw_panel,
-    locate_cells,
+    draw_panels,
 )
-from sextant.evals.reporting.report_tables import (
+from sextant.evals.reporting.report_page import ReportSection
+from sextant.evals.reporting.report_plots import INTERVALS, make_panel
+from sextant.evals.reporting.run_groups import short_task_name
+from sextant.evals.reporting.system_table import (
     ResultCell,
     ResultColumn,
     ResultRow,
-    SystemFigures,
+    SystemTable,
     order_by_score,
 )
-from sextant.evals.reporting.run_groups import short_task_name
-from sextant.evals.reporting.verdicts import round_p
 from sextant.evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhausted
 from sextant.evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
 from sextant.evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
@@ -48,11 +44,13 @@ from sextant.evals.studies import significance
 from sextant.evals.studies.run_cells import CellResult
 from sextant.evals.studies.study_file import StudyFile
 from sextant.tools.platform import files as disk
-from sextant.tools.platform.number_format import choose_verb, count_failed, number, plural
+from sextant.tools.platform.number_format import count_failed, plural
 from sextant.tools.platform.result_table import (
+    Cell,
     LatexStyle,
     ResultTable,
     figure_cell,
+    tabulate,
     to_csv,
     to_latex,
 )
@@ -69,7 +67,7 @@ NOT_DIFFERENT = "†"
 
 
 class StudyResults(NamedTuple):
-    """The finished cells of a study, with their tests and findings."""
+    """The finished cells of a study, with their tests."""
 
     study: StudyFile
     cells: Sequence[CellResult]
@@ -80,7 +78,8 @@ class StudyResults(NamedTuple):
     values: significance.Values
     baseline: str
     tests: list[significance.RowTest]
-    findings: list[str]
+    # Failed queries, and tasks that are not tested.
+    notes: list[str]
 
     @property
     def all_runs(self) -> list[ScoredRun]:
@@ -96,28 +95,53 @@ class StudyResults(NamedTuple):
         """Return the cells, the tests and the findings as plain data."""
         cells = []
         for (row, task, request), folder, problem, unfit, _ in self.cells:
-            reason = unfit or (str(problem) if problem else None)
             cells.append(
                 {
                     "row": row,
                     "task": task,
                     "seed": request.seed,
                     "run": folder and str(folder),
-                    "why": reason,
+                    "why": unfit or (str(problem) if problem else None),
                 }
             )
-        tests = [test.json() for test in self.tests]
-        head = {
+        return {
             "study": self.study.name,
             "question": self.study.question,
             "baseline": self.baseline,
-        }
-        return head | {
             "cells": cells,
-            "tests": tests,
-            "findings": self.findings,
+            "tests": [test.json() for test in self.tests],
+            "findings": self.notes,
             "deviations": self.deviations,
         }
+
+
+class CostRow(NamedTuple):
+    """What the runs of a row cost."""
+
+    row: str
+    runs: int
+    calls: Cell
+    tokens_in: Cell
+    tokens_out: Cell
+    list_price: Cell
+
+
+class SecondsRow(NamedTuple):
+    """How long the runs of a cell took."""
+
+    row: str
+    task: str
+    queries: int
+    seconds: Cell
+    seconds_a_query: Cell
+
+
+class MissingRow(NamedTuple):
+    """A cell that is not there."""
+
+    row: str
+    task: str
+    why: str
 
 
 def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults:
@@ -132,12 +156,8 @@ def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults
     untested = note_untested(runs, metrics)
     tested = {task: by_row for task, by_row in values.items() if task not in untested}
     tests = significance.test_rows(tested, baseline, metrics)
-    sentences = [
-        *say_failures(runs),
-        *significance.describe_tests(tests, baseline),
-        *untested.values(),
-    ]
-    return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, sentences)
+    notes = [*_note_failures(runs), *untested.values()]
+    return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, notes)
 
 
 def _read_runs(
@@ -165,83 +185,56 @@ def note_untested(
     """
     sentences = {}
     for task, metric in metrics.items():
-        of_task = [
-            run
-            for (_, task_of_runs), repeats in runs.items()
-            if task_of_runs == task
-            for run in repeats
-        ]
+        repeats_of_task = [repeats for (_, of_task), repeats in runs.items() if of_task == task]
+        of_task = [run for repeats in repeats_of_task for run in repeats]
         if of_task and all(run.is_exhausted_by(metric) for run in of_task):
             [note] = note_exhausted(of_task, [metric])
             sentences[task] = f"{task}: {note}"
     return sentences
 
 
-def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[str]:
+def _note_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[str]:
     """Return a sentence on the queries that programs failed, with each row that has some;
     none if no query failed.
     """
-    by_row: dict[str, list[Sequence[ScoredRun]]] = {}
-    for (row, _), repeats in runs.items():
-        by_row.setdefault(row, []).append(repeats)
     failures = []
-    for row, of_tasks in by_row.items():
+    for row in dict.fromkeys(row for row, _ in runs):
+        of_tasks = [repeats for (of_row, _), repeats in runs.items() if of_row == row]
         failed = sum(run.scores["failed"] for repeats in of_tasks for run in repeats)
         answers = sum(run.scores["queries"] for repeats in of_tasks for run in repeats)
         seeds = {len(repeats) for repeats in of_tasks}
-        if failed and len(seeds) == 1:
-            failures.append(f"{row} {count_failed(failed, answers, seeds.pop())}")
-        elif failed:
-            # A seed of one of the tasks is still to be run.
-            failures.append(f"{row} {failed} of {plural(answers, 'answer')}")
+        if failed:
+            # Without a number of seeds, one of one of the tasks is still to be run.
+            count = count_failed(failed, answers, seeds.pop() if len(seeds) == 1 else 1)
+            failures.append(f"{row} {count}")
     if not failures:
         return []
     return [f"Failed queries, which have the worst value of each metric: {'; '.join(failures)}"]
 
 
-def lay_out(results: StudyResults) -> SystemFigures:
+def lay_out(results: StudyResults) -> SystemTable:
     """Return the figures of the study: rows by tasks, and the mean over tasks of a row that has
     all of them.
     """
     families = significance.group_by_family(results.metrics, results.metrics)
-    columns = _columns(results, families)
+    columns = []
+    for task, metric in results.metrics.items():
+        columns.append(ResultColumn((task,), metric, "", f"{short_task_name(task)} {metric}"))
+    for family, tasks in families.items():
+        if len(tasks) > 1:
+            label = "mean" if len(families) == 1 else f"mean {family}"
+            metrics = dict.fromkeys(results.metrics[task] for task in tasks)
+            columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
     rows = []
-    for row in dict(results.runs.keys()):
+    for row in dict.fromkeys(row for row, _ in results.runs):
         rows.append(ResultRow("ours", row, [_cell(results, row, column) for column in columns]))
     rows = order_by_score(rows, columns)
     untested = note_untested(results.runs, results.metrics)
     for index, column in enumerate(columns):
         if untested.keys().isdisjoint(column.tasks):
             _mark_column(results, column, {row.label: row.cells[index] for row in rows})
-    notes = _table_notes(results, families)
-    bounds = _bounds(results, columns)
-    return SystemFigures(
-        "study",
-        results.study.name,
-        columns,
-        [*rows, *bounds],
-        notes,
-    )
-
-
-def _columns(results: StudyResults, families: Mapping[str, tuple[str, ...]]) -> list[ResultColumn]:
-    columns = []
-    for task, metric in results.metrics.items():
-        columns.append(
-            ResultColumn(
-                (task,),
-                metric,
-                "",
-                short_task_name(task),
-                metric,
-            )
-        )
-    for family, tasks in families.items():
-        if len(tasks) > 1:
-            label = "mean" if len(families) == 1 else f"mean {family}"
-            metrics = dict.fromkeys(results.metrics[task] for task in tasks)
-            columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
-    return columns
+    rows += _bounds(results, columns)
+    return SystemTable("study", results.study.name, columns, rows, _table_notes(results, families))
 
 
 def _mark_column(
@@ -254,11 +247,11 @@ def _mark_column(
         if cell and row == best:
             cell.best = True
         elif cell and row in tests and not tests[row].significant:
-            cell.form += NOT_DIFFERENT
+            cell.mark = NOT_DIFFERENT
             result = tests[row].result
             cell.note = (
                 f"cannot be told from {best} ({result.difference:+.4f}, n={result.queries}, "
-                f"p {round_p(result.p_holm)})"
+                f"p {result.p_holm:.3f})"
             )
 
 
@@ -281,10 +274,11 @@ def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]])
             "Triplets: the share of pairs of documents that are in the right order; each query "
             "counts once here, and as often as it has pairs in a run's own table"
         )
-    bare = dict(results.runs.keys())
-    for (row, _), repeats in results.runs.items():
-        if not all(run.is_floor for run in repeats):
-            bare.pop(row, "")
+    bare = []
+    for row in dict.fromkeys(row for row, _ in results.runs):
+        of_row = [run for key, repeats in results.runs.items() if key[0] == row for run in repeats]
+        if all(run.is_floor for run in of_row):
+            bare.append(row)
     if bare:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
     return notes
@@ -336,39 +330,25 @@ def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell |
     )
 
 
-def lay_out_tests(results: StudyResults, table: SystemFigures) -> list[ResultTable]:
+def lay_out_tests(results: StudyResults, table: SystemTable) -> list[ResultTable]:
     """Return the table of all tests against the baseline; none if there is nothing to test."""
     if not results.tests:
         return []
     order = [row.label for row in table.rows]
-    rows = []
-    for test in sorted(results.tests, key=lambda test: order.index(test.row)):
-        result = test.result
-        rows.append(
-            [
-                test.row,
-                test.place,
-                test.metric,
-                figure_cell(result.difference, "{:+.4f}"),
-                figure_cell(result.low, "{:+.4f}", "too few"),
-                figure_cell(result.high, "{:+.4f}", "too few"),
-                round_p(result.p),
-                round_p(result.p_holm),
-                f"{result.wins}/{result.ties}/{result.losses}",
-                figure_cell(result.detectable),
-            ]
-        )
-    heads = ["row", "task", "metric", "difference", "low", "high", "p", "Holm", "w/t/l", "shows"]
-    tests = plural(results.tests[0].result.tests, "test")
+    tests = sorted(results.tests, key=lambda test: order.index(test.row))
     notes = [
         f"a row less {results.baseline}; above 0 is better, also where less of a metric is",
-        "low, high: 95 % interval; p: paired sign-flip permutation test, within each task; Holm: "
-        f"adjusted for {tests}",
-        "w/t/l: queries won, tied, lost; shows: the difference that so many queries show in 80 % "
-        "of cases, as the first of these tests; too few, -: too few queries differ",
+        f"Holm: adjusted for {plural(tests[0].result.tests, 'test')} of this study; tasks are tested "
+        "within each",
     ]
     title = f"Differences from {results.baseline}"
-    return [report_table("study-tests", title, heads, rows, words=(1, 2), notes=notes)]
+    return [findings_table(title, list(map(_find, tests)), "study-tests", notes)]
+
+
+def _find(test: significance.RowTest) -> Finding:
+    # Above 0 is better, whatever the metric.
+    plain = test.result._asdict() | {"metric": ""}
+    return make_finding(plain, test.row, test.place)._replace(metric=test.metric)
 
 
 def lay_out_costs(results: StudyResults) -> ResultTable:
@@ -378,13 +358,17 @@ def lay_out_costs(results: StudyResults) -> ResultTable:
         usages.setdefault(row, []).extend(run.scores["usage"] for run in repeats)
     rows = []
     for row, of_runs in usages.items():
-        cells = [row, str(len(of_runs))]
-        for key in ("calls", "input_tokens", "output_tokens"):
-            cells.append(number(_sum(of_runs, key), "{:,}"))
-        cells.append(number(_sum(of_runs, "list_usd"), "${:.4f}"))
-        rows.append(cells)
-    heads = ["row", "runs", "calls", "tokens in", "tokens out", "list price"]
-    return report_table("study-cost", "Cost", heads, rows)
+        rows.append(
+            CostRow(
+                row,
+                len(of_runs),
+                figure_cell(_sum(of_runs, "calls"), "{:,}", "unknown"),
+                figure_cell(_sum(of_runs, "input_tokens"), "{:,}", "unknown"),
+                figure_cell(_sum(of_runs, "output_tokens"), "{:,}", "unknown"),
+                figure_cell(_sum(of_runs, "list_usd"), "${:.4f}", "unknown"),
+            )
+        )
+    return tabulate("Cost", rows, stem="study-cost")
 
 
 def _sum(usages: Sequence[JsonMapping], key: str) -> Any:
@@ -398,73 +382,33 @@ def _seconds_table(results: StudyResults) -> ResultTable:
     for (row, task), repeats in results.runs.items():
         seconds = sum(run.seconds for run in repeats)
         answers = sum(len(run.query_ids) for run in repeats)
-        rows.append([row, task, str(answers), f"{seconds:.2f}", f"{seconds / answers:.4f}"])
-    return report_table(
-        "study-seconds",
-        "Seconds",
-        ["row", "task", "queries", "seconds", "seconds a query"],
-        rows,
-        words=(1,),
-    )
+        a_query = figure_cell(seconds / answers)
+        rows.append(SecondsRow(row, task, answers, figure_cell(seconds, "{:.2f}"), a_query))
+    return tabulate("Seconds", rows, stem="study-seconds")
 
 
 def draw_means(results: StudyResults) -> Any:
     """Return a figure of matplotlib: the means of rows by tasks, with their intervals."""
-    panels = _make_panels(results, lay_out(results))
-    return draw_panel(panels["study-means"])
+    return draw_panels([_make_panels(results, lay_out(results))["study-means"]])
 
 
-def _titled_panels(results: StudyResults, table: SystemFigures) -> list[tuple[str, str, Panel]]:
-    """Return the panels of means and of differences that show something, with stem and title."""
-    panels = _make_panels(results, table)
-    return [
-        (stem, f"{results.study.name}: {panel.y}", panel)
-        for stem, panel in panels.items()
-        if panel.series
-    ]
-
-
-def _make_panels(results: StudyResults, table: SystemFigures) -> dict[str, Panel]:
-    rows = table.of_kind("ours")
-    tests = {(test.row, test.tasks): test for test in results.tests}
-    means = []
+def _make_panels(results: StudyResults, table: SystemTable) -> dict[str, Panel]:
+    """Return the panels of means and of differences, by the stem of their files."""
+    means = make_panel(table, table.of_kind("ours"))
+    tests = {(test.row, test.tasks): test.result for test in results.tests}
     changes = []
-    for index, row in enumerate(rows):
-        shift = (index - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
-        change_points = []
+    for series in means.series:
+        points = []
         for x, column in enumerate(table.columns):
-            if test := tests.get((row.label, column.tasks)):
-                difference, low, high, *_ = test.result
-                change_points.append(Point(x + shift, difference, low, high))
-        places = [x + shift for x in range(len(table.columns))]
-        means.append(Series(row.label, locate_cells(places, row.cells), index))
-        if change_points:
-            changes.append(Series(row.label, change_points, index))
-    ticks = {float(x): column.label for x, column in enumerate(table.columns)}
-    change = f"difference from {results.baseline}"
-    return {
-        "study-means": Panel("", table.columns[-1].metric, means, ticks),
-        "study-differences": Panel("", change, changes, ticks, zero=True),
-    }
-
-
-def make_report(
-    results: StudyResults, figures: SystemFigures
-) -> tuple[Report, dict[str, str | bytes]]:
-    """Return the report of a study with its `figures` (lay_out), and the files that go with it."""
-    panels = _titled_panels(results, figures)
-    report = _build_report(results, figures, panels)
-    files: dict[str, str | bytes] = {}
-    for panel, width_name in product(panels, COLUMNS):
-        files |= draw_for_paper(PaperPlot(*panel, width_name))
-    seconds = _seconds_table(results)
-    paths = [run.name for run in results.all_runs]
-    for table in [*report.tables, seconds]:
-        text = to_latex([*results.deviations, table], LatexStyle(), paths)
-        files[f"tables/{table.stem}.tex"] = text
-    files["tables/study-seconds.csv"] = seconds.to_csv()
-    files["tables/study-queries.csv"] = to_csv(_list_query_values(results))
-    return report, files
+            if test := tests.get((series.label, column.tasks)):
+                points.append(Point(x, test.difference, test.low, test.high))
+        if points:
+            changes.append(Series(series.label, points, series.number))
+    panels = {"study-means": means}
+    if changes:
+        change = f"difference from {results.baseline}"
+        panels["study-differences"] = Panel("", change, changes, means.ticks, zero=True)
+    return panels
 
 
 def _list_query_values(results: StudyResults) -> list[list[object]]:
@@ -482,50 +426,46 @@ def _list_query_values(results: StudyResults) -> list[list[object]]:
     return rows
 
 
-def _build_report(
-    results: StudyResults, figures: SystemFigures, panels: Sequence[tuple[str, str, Panel]]
-) -> Report:
+def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
+    """Return a table of the cells that are not there, with the reasons; none if all are there."""
+    rows = []
+    for result in cell_results:
+        if not result.folder:
+            why = result.unfit or str(result.problem)
+            rows.append(MissingRow(result.cell.row, result.cell.task, why))
+    title = f"Cells that are not there: {len(rows)} of {len(cell_results)}"
+    return [tabulate(title, rows, stem="study-missing")] if rows else []
+
+
+def write(results: StudyResults, figures: SystemTable, runs: Path) -> Path:
+    """Write the results of a study, of which a cell is finished; return the page."""
     report = build.build([run.path for run in results.all_runs], force=True)
-    table = figure_layout.lay_out(figures)
-    plots = [
-        draw(stem, title, INTERVALS, partial(draw_panel, panel)) for stem, title, panel in panels
-    ]
     report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
     missing = list_missing(results.cells)
-    for missing_table in missing:
-        count = plural(len(missing_table.rows), "cell")
-        warning = f"{count} of {len(results.cells)} {choose_verb(len(missing_table.rows))} not there, see below"
-        report.warnings.insert(0, warning)
-    notes = [*results.findings, FILES]
-    findings = ReportSection("findings", "Findings", [table, *plots], notes, results.deviations)
-    sections = [findings]
-    for further in (*lay_out_tests(results, figures), lay_out_costs(results), *missing):
-        sections.append(ReportSection(further.stem, further.title, [further]))
-    report.sections[:0] = sections
-    return report
-
-
-def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
-    """Return a table of the cells that are not there, with the reasons; none if all are there."""
-    rows = [
-        [
-            *result.cell[:2],
-            result.unfit or str(result.problem),
-        ]
-        for result in cell_results
-        if not result.folder
+    report.warnings[:0] = [table.title for table in missing]
+    files: dict[str, str | bytes] = {}
+    plots = []
+    for stem, panel in _make_panels(results, figures).items():
+        title = f"{results.study.name}: {panel.y}"
+        plots.append(draw(stem, title, INTERVALS, partial(draw_panels, [panel])))
+        files |= draw_for_paper(stem, title, panel)
+    table = figures.to_table()
+    notes = [*results.notes, FILES]
+    report.sections[:0] = [
+        ReportSection("findings", "Findings", [table, *plots], notes, results.deviations),
+        *(
+            ReportSection(further.stem, further.title, [further])
+            for further in (*lay_out_tests(results, figures), lay_out_costs(results), *missing)
+        ),
     ]
-    if not rows:
-        return []
-    title = "Cells that are not there"
-    heads = ["row", "task", "why"]
-    return [report_table("study-missing", title, heads, rows, words=(1,), long=(2,))]
-
-
-def write(results: StudyResults, figures: SystemFigures, runs: Path) -> Path:
-    """Write the results of a study, of which a cell is finished; return the page."""
-    report, files = make_report(results, figures)
+    seconds = _seconds_table(results)
+    paths = [run.name for run in results.all_runs]
+    for table in [*report.tables, seconds]:
+        text = to_latex([*results.deviations, table], LatexStyle(), paths)
+        files[f"tables/{table.stem}.tex"] = text
+    files["tables/study-seconds.csv"] = seconds.to_csv()
+    files["tables/study-queries.csv"] = to_csv(_list_query_values(results))
     folder = runs / "studies" / results.study.name
     disk.mkdir_private(folder)
     with disk.lock_file(

@@ -9,17 +9,11 @@ pending; once the budget is used up, all that would send something. The others g
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from sextant import environments
 from sextant.environments.base import Environment
@@ -56,16 +50,10 @@ from sextant.tools.errors import (
     UsageError,
 )
 from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
-from sextant.tools.platform.cli import (
-    guard_prints,
-    is_terminal,
-    own_stream,
-    print_stderr,
-    strip_control_characters,
-)
+from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import check_interrupts
-from sextant.tools.platform.number_format import number, plural
-from sextant.tools.platform.result_table import ResultTable, TextBlock
+from sextant.tools.platform.number_format import number, plural, queries
+from sextant.tools.platform.result_table import Cell, TextBlock, figure_cell, tabulate
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonObject
 from sextant.tools.retrievers.base import Retriever
@@ -135,21 +123,14 @@ def _gravest(problems: Sequence[SextantError]) -> SextantError:
 
 
 class StudyProgress:
-    """Prints on stderr how far the cells are.
+    """Prints on stderr a line for each cell that ends, and for a long one how far it is.
 
-    On a terminal that is a table which fills, else a line for each cell.
+    The page of runs has the table that fills (cell_states.py).
     """
 
     def __init__(self, cells: Sequence[StudyCell]) -> None:
-        self._texts = {(cell.row, cell.task): "" for cell in cells}
         self._ended = 0
         self._total = len(cells)
-        self.draws = is_terminal(sys.stderr)
-        # Where FORCE_COLOR is set, rich takes any file for a terminal.
-        console = Console(
-            file=own_stream(sys.stderr), stderr=True, force_terminal=self.draws, highlight=False
-        )
-        self.live = Live(console=console, auto_refresh=False)
 
     def report(self, cell: StudyCell) -> Callable[..., RunMonitor]:
         """Return the monitor of a cell's run."""
@@ -157,59 +138,23 @@ class StudyProgress:
 
         def tell(event: Event, *, last: bool = False) -> None:
             nonlocal last_line
-            if isinstance(event, Progress) and self.draws:
-                self._show(cell, f"{event.done}/{event.queries}")
-            elif (
-                isinstance(event, Progress)
-                and event.elapsed - last_line >= STILL_SECONDS
-                and not last
-            ):
+            if not isinstance(event, Progress) or last:
+                return
+            if event.elapsed - last_line >= STILL_SECONDS:
                 last_line = event.elapsed
                 print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
         return lambda ready, folder: RunMonitor(ready, folder, tell)
 
-    def begin(self, cell: StudyCell) -> None:
-        """Show that a cell is being opened: until its first answer nothing else would change."""
-        if self.draws:
-            self._show(cell, "opening")
-
     def end(self, result: CellResult) -> None:
         """Show the result of a cell."""
-        run = result.folder and read_scored_run(result.folder)
-        text = (
-            f"{run.mean(run.metric) or 0:.4f}"
-            if run
-            else "does not apply"
-            if result.unfit
-            else "unfinished"
-        )
+        text = "does not apply" if result.unfit else "unfinished"
+        if result.folder:
+            run = read_scored_run(result.folder)
+            text = number(run.mean(run.metric), unknown="undefined")
         self._ended += 1
-        if self.draws:
-            return self._show(result.cell, text)
-        print_stderr(
-            f"{self._ended} of {self._total}: {result.cell.row}, {result.cell.task}: {text}"
-        )
-
-    def _show(self, cell: StudyCell, text: str) -> None:
-        self._texts[cell.row, cell.task] = text
-        tasks = list(dict.fromkeys(task for _, task in self._texts))
-        table = Table(
-            "",
-            *map(strip_control_characters, tasks),
-            box=None,
-            pad_edge=False,
-        )
-        rows = list(dict.fromkeys(row for row, _ in self._texts))
-        room = self.live.console.height - 3
-        # The screen may be lower than the table.
-        first = max(0, min(rows.index(cell.row) - room // 2, len(rows) - room))
-        for row in rows[first : first + room]:
-            table.add_row(
-                Text(strip_control_characters(row)),
-                *(self._texts.get((row, task), "") for task in tasks),
-            )
-        self.live.update(table, refresh=True)
+        cell = result.cell
+        print_stderr(f"{self._ended} of {self._total}: {cell.row}, {cell.task}: {text}")
 
 
 class SharedRunState:
@@ -233,18 +178,11 @@ class SharedRunState:
         terms = make_resources(request)
         terms.budget, terms.gate = self._budget, self._gates.setdefault(request.lm, terms.gate)
         resolved, environment = load_task(request, self._load)
-        quiet = [
-            all_retriever
-            for all_retriever in resolved.all_retrievers
-            if not (
-                retrievers.find_lenses(all_retriever) or retrievers.find_api_parts(all_retriever)
-            )
-        ]
-        built = {
-            str(retriever): self._built[str(retriever)]
-            for retriever in quiet
-            if str(retriever) in self._built
-        }
+        built = {}
+        for retriever in resolved.all_retrievers:
+            sends = retrievers.find_lenses(retriever) or retrievers.find_api_parts(retriever)
+            if not sends and str(retriever) in self._built:
+                built[str(retriever)] = self._built[str(retriever)]
         engines = RunRetrievers(environment, terms, built)
         self._built = engines.built
         return LoadedRun(resolved, environment, engines, terms)
@@ -264,18 +202,15 @@ class SharedRunState:
         """
         request = opened.resolved.request
         path = earlier.find_folder(opened)
+        if path is None or opened.resolved.pool or request.again:
+            return None
+        headline = opened.environment.headline
+        relevant_from = opened.environment.judgements[headline].relevant_from
         with suppress(SextantError):
-            run = (
-                read_scored_run(path)
-                if path and not opened.resolved.pool and not request.again
-                else None
-            )
-            judged = opened.environment.judgements[opened.environment.headline]
-            if run and (run.scores["judgements"], run.scores["relevant_from"]) == (
-                opened.environment.headline,
-                judged.relevant_from,
-            ):
-                return run if set(request.metrics) <= run.columns.keys() else None
+            run = read_scored_run(path)
+            judged = run.scores["judgements"], run.scores["relevant_from"]
+            has_metrics = set(request.metrics) <= run.columns.keys()
+            return run if has_metrics and judged == (headline, relevant_from) else None
         return None
 
     def make(self, cell: StudyCell, report: Any = None) -> CellResult | None:
@@ -415,40 +350,30 @@ def run_cells(
     metric. `states` are kept in a file meanwhile.
     """
     shop = SharedRunState(cells, metric)
-    results = {}
+    results = dict[int, CellResult]()
     waiting = order_cells(cells)
     with announced("counting what was spent before"):
         shop.count_earlier([cells[number] for number in waiting])
 
-    def make(number: int) -> CellResult | None:
-        report: Any = board and board.report(cells[number])
-        if states:
-            report = states.report(number, report)
-        if board:
-            board.begin(cells[number])
-        return shop.make(cells[number], report)
-
-    def end(number: int, result: CellResult) -> None:
-        results[number] = result
-        if states:
-            states.end(number, result.folder, str(result.problem or ""), result.unfit)
-        if board:
-            board.end(result)
-
-    with board.live if board and board.draws else nullcontext():
-        if board and board.draws:
-            guard_prints()
-        while waiting:
-            busy = []
-            for number in waiting:
-                check_interrupts()
-                if result := make(number):
-                    end(number, result)
-                else:
-                    busy.append(number)
-            if len(busy) == len(waiting):
-                time.sleep(POLL)
-            waiting = busy
+    while waiting:
+        busy = []
+        for place in waiting:
+            check_interrupts()
+            report: Any = board and board.report(cells[place])
+            if states:
+                report = states.report(place, report)
+            result = shop.make(cells[place], report)
+            if result is None:
+                busy.append(place)
+                continue
+            results[place] = result
+            if states:
+                states.end(place, result.folder, str(result.problem or ""), result.unfit)
+            if board:
+                board.end(result)
+        if len(busy) == len(waiting):
+            time.sleep(POLL)
+        waiting = busy
     return [results[number] for number in range(len(cells))]
 
 
@@ -527,67 +452,41 @@ def _add(cells: Sequence[JsonObject]) -> JsonObject:
     return sums
 
 
+class EstimateRow(NamedTuple):
+    """What is ahead of a cell, of a row, or of all cells."""
+
+    row: str
+    task: str
+    state: str
+    calls_at_most: Cell
+    tokens_in: Cell
+    tokens_out: Cell
+    list_price: Cell
+    why: str
+
+
 def lay_out_ahead(estimate: JsonObject) -> list[TextBlock]:
-    """Return the result of `estimate_cells` as a person reads it: the matrix of states, and the
-    cost of the cells that are to be run.
+    """Return the result of `estimate_cells` as a person reads it: the state and cost of each cell, of
+    each row over several tasks, and of all.
     """
     cells = estimate["cells"]
-    causes = list(dict.fromkeys(cell["why"] for cell in cells if "why" in cell))
-    blocks: list[TextBlock] = ["dry run: nothing was sent", _states_table(cells, causes)]
-    blocks += [f"({number}) {cause}" for number, cause in enumerate(causes, start=1)]
-    if estimate["all"]["queries"]:
-        blocks.append(_cost_table(estimate))
-    else:
-        blocks.append("nothing is left to ask")
-    return blocks
-
-
-def _states_table(cells: Sequence[JsonObject], causes: Sequence[str]) -> ResultTable:
-    # row -> task -> states, which seeds often share.
-    matrix = dict[str, dict[str, dict[str, None]]]()
-    tasks = list(dict.fromkeys(cell["task"] for cell in cells))
-    for cell in cells:
-        state = cell["state"]
-        if "why" in cell:
-            state += f" ({causes.index(cell['why']) + 1})"
-        states = matrix.setdefault(cell["row"], {}).setdefault(cell["task"], {})
-        states[state] = None
-    rows = []
-    for row, by_task in matrix.items():
-        rows.append(
-            [
-                row,
-                *("; ".join(by_task.get(task, ())) for task in tasks),
-            ]
-        )
-    return ResultTable("", ["", *tasks], rows, range(len(tasks) + 1))
-
-
-def _cost_table(estimate: JsonObject) -> ResultTable:
-    cells = estimate["cells"]
-    rows = [
-        [
-            cell["row"],
-            cell["task"],
-            *_figures(cell),
-        ]
-        for cell in cells
-        if cell["queries"]
-    ]
+    rows = [_estimate_row(cell["row"], cell["task"], cell) for cell in cells]
     if len({cell["task"] for cell in cells}) > 1:
         for row, total in estimate["rows"].items():
-            if total["queries"]:
-                rows.append([row, "all tasks", *_figures(total)])
-    rows.append(
-        [
-            "all",
-            "",
-            *_figures(estimate["all"]),
-        ]
+            rows.append(_estimate_row(row, "all tasks", total))
+    rows.append(_estimate_row("all", "", estimate["all"]))
+    return ["dry run: nothing was sent", tabulate("estimated:", rows)]
+
+
+def _estimate_row(row: str, task: str, figures: JsonObject) -> EstimateRow:
+    state = figures.get("state") or f"{queries(figures['queries'])} to ask"
+    return EstimateRow(
+        row,
+        task,
+        state,
+        figure_cell(figures["calls"], "{:,.0f}", "unknown"),
+        figure_cell(figures["input_tokens"], "{:,.0f}", "unknown"),
+        figure_cell(figures["output_tokens"], "{:,.0f}", "unknown"),
+        figure_cell(figures["list_usd"], "${:,.4f}", "unknown"),
+        figures.get("why", ""),
     )
-    heads = ["row", "task", "calls, at most", "tokens in", "tokens out", "list price, $"]
-    return ResultTable("estimated:", heads, rows, (0, 1))
-
-
-def _figures(row: JsonObject) -> list[str]:
-    return [number(row[key], f"{{:,.{digits}f}}", "unknown") for key, digits in FIGURES.items()]

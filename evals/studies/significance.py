@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.evals.reporting.verdicts import describe_verdict
 from sextant.evals.scoring.metrics import metric_family, orient
 from sextant.evals.scoring.statistics import ALPHA, PairedTest, run_tests, subtract_columns
 from sextant.tools.platform.number_format import plural
@@ -143,16 +142,3 @@ def _test_together(
         metric = names.pop() if len(names) == 1 else metric_family(names.pop())
         tests.append(RowTest(row, tasks, metric, result))
     return tests
-
-
-def describe_tests(tests: Sequence[RowTest], baseline: str) -> list[str]:
-    """Return a verdict on each row: over tasks where they were tested together, else on each."""
-    sentences = []
-    over_several = {test.row for test in tests if len(test.tasks) > 1}
-    for test in tests:
-        if len(test.tasks) == 1 and test.row in over_several:
-            continue
-        difference = orient(test.metric, test.result.difference)
-        row = test.json() | {"difference": difference, "family": "this study"}
-        sentences.append(describe_verdict(row, test.row, baseline, f" ({test.place})"))
-    return sentences

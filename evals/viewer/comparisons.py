@@ -6,7 +6,7 @@ A result names runs by their places in the list that was asked for, from 0.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from sextant.evals.reporting.verdicts import describe_families, describe_verdict
+from sextant.evals.reporting.findings import describe_families, judge
 from sextant.evals.scoring.behaviour import FIGURES, compare_behaviour
 from sextant.evals.scoring.budget_curves import curves
 from sextant.evals.scoring.comparison import compare, compare_pairs
@@ -62,7 +62,7 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
         place = places[row["run"]]
         comparisons.append(_show(row, place))
         if row["metric"] == chosen and row["queries"]:
-            verdicts.append(describe_verdict(row, names[place], names[0]))
+            verdicts.append(f"{names[place]} against {names[0]} in {chosen}: {judge(row)}")
     notes = list[str]()
     for note in result["notes"]:
         for run, name in zip(runs, names, strict=True):

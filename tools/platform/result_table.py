@@ -26,8 +26,7 @@ from sextant.tools.platform.cli import (
 from sextant.tools.platform.files import expand_user_path
 from sextant.tools.platform.installation import importing_extra
 from sextant.tools.platform.terminal import Cell as Cell
-from sextant.tools.platform.terminal import Grid, definitions, draw
-from sextant.tools.platform.terminal import Head as Head
+from sextant.tools.platform.terminal import definitions, draw
 from sextant.tools.platform.terminal import figure_cell as figure_cell
 from sextant.tools.platform.terminal import value_cell as value_cell
 from sextant.tools.platform.wrapping import command_lines, paragraph
@@ -45,12 +44,10 @@ class ResultTable:
     notes: Sequence[str] = ()
     # The beginning of the names of its files.
     stem: str = ""
-    # Those columns of words that may need several lines on a page.
-    long: Sequence[int] = ()
     # The index of a row -> the heading above it, which holds for the rows from there on.
     headings: Mapping[int, str] = field(default_factory=dict)
     # Heads and rows of its CSV, if that says more than the table.
-    csv_rows: Sequence[Sequence[object]] = ()
+    csv_rows: Sequence[Iterable[object]] = ()
 
     def __str__(self) -> str:
         return self.to_terminal()
@@ -80,18 +77,16 @@ class ResultTable:
     def to_html(self) -> str:
         """Return the table as HTML, as a notebook shows it."""
         heads = "".join(f"<th>{_in_html(head)}</th>" for head in self.heads)
-        lines = ["<table>"]
-        if self.title:
-            lines.append(f"<caption>{_in_html(self.title)}</caption>")
-        lines.append(f"<thead><tr>{heads}</tr></thead>")
-        lines.append("<tbody>")
-        for row in self.rows:
-            lines.append("<tr>")
+        lines = ["<table>", f"<caption>{_in_html(self.title)}</caption>" if self.title else ""]
+        lines.append(f"<thead><tr>{heads}</tr></thead><tbody>")
+        for row in self.plain_rows():
+            cells = []
             for column, text in enumerate(row):
-                lines.append(self._html_cell(column, text))
-            lines.append("</tr>")
-        lines += ["</tbody>", "</table>"]
-        return "\n".join(lines)
+                side = "left" if column in self.names else "right"
+                content = _embolden(text, _in_html(text), "<b>", "</b>")
+                cells.append(f'<td style="text-align: {side}">{content}</td>')
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        return "\n".join(filter(None, [*lines, "</tbody></table>"]))
 
     def to_pandas(self) -> Any:
         """Return a DataFrame of pandas, with values where they are known. ImportError without pandas."""
@@ -110,14 +105,50 @@ class ResultTable:
             rows.append([first, *row[1:]])
         return rows
 
-    def _html_cell(self, column: int, text: str) -> str:
-        side = "left" if column in self.names else "right"
-        content = _embolden(text, _in_html(text), "<b>", "</b>")
-        return f'<td style="text-align: {side}">{content}</td>'
-
     def _values(self) -> Iterable[list[Any]]:
         for row in self.rows:
             yield [_value(text) for text in row]
+
+
+def tabulate(
+    title: str,
+    rows: Sequence[NamedTuple],
+    *,
+    stem: str = "",
+    notes: Sequence[str] = (),
+    in_file: int = 0,
+) -> ResultTable:
+    """Return a table of typed rows, with a column for each of their fields.
+
+    Its CSV has all fields; columns without a value and the last `in_file` are in it only. Columns with
+    a plain text are those of words.
+    """
+    fields = rows[0]._fields
+    heads = [name.replace("_", " ") for name in fields]
+    columns = list(zip(*rows, strict=True))
+    shown = []
+    for place, column in enumerate(columns[: len(fields) - in_file]):
+        if any(cell not in ("", None) for cell in column):
+            shown.append(place)
+    names = []
+    for index, place in enumerate(shown):
+        if any(type(cell) is str and cell for cell in columns[place]):
+            names.append(index)
+    return ResultTable(
+        title,
+        [heads[place] for place in shown],
+        [[_text(row[place]) for place in shown] for row in rows],
+        names,
+        notes,
+        stem,
+        csv_rows=[heads, *(map(_value, row) for row in rows)],
+    )
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, str):
+        return cell
+    return "" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 class DefinitionList(NamedTuple):
@@ -137,10 +168,8 @@ TextBlock = str | ResultTable
 TerminalBlock = TextBlock | DefinitionList | CommandLine
 
 
-def _value(text: str) -> Any:
-    if isinstance(text, Cell) and text.value is not None:
-        return text.value
-    return str(text)
+def _value(cell: Any) -> Any:
+    return cell.value if isinstance(cell, Cell) and cell.value is not None else cell
 
 
 def _in_html(text: str) -> str:
@@ -164,7 +193,7 @@ def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -
             continue
         if block.title:
             lines.append(f"{paragraph(strip_control_characters(block.title), width)}\n")
-        lines.append(draw(Grid(block.heads, block.plain_rows(), block.names), width))
+        lines.append(draw(block.heads, block.plain_rows(), block.names, width))
     # A table has an empty line above and below it: two tables need one between them.
     text = re.sub(r"\n{3,}", "\n\n", "".join(lines))
     return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", text)
@@ -177,13 +206,11 @@ def show(blocks: Iterable[TerminalBlock], kept: str = "") -> None:
 
 def html_of(blocks: Iterable[TextBlock]) -> str:
     """Return lines and tables as HTML, as a notebook shows them."""
-    parts = []
-    for block in blocks:
-        if isinstance(block, ResultTable):
-            parts.append(block.to_html())
-        elif block:
-            parts.append(f"<div>{_in_html(block)}</div>")
-    return "\n".join(parts)
+    return "\n".join(
+        block.to_html() if isinstance(block, ResultTable) else f"<div>{_in_html(block)}</div>"
+        for block in blocks
+        if block
+    )
 
 
 def to_markdown(content: Sequence[TextBlock]) -> str:

@@ -16,9 +16,9 @@ from sextant import environments
 from sextant.environments.base import Judgements
 from sextant.evals import import_run, reproduce
 from sextant.evals.formats.birco_rankings import find_system
-from sextant.evals.papers.figures import gap_points
+from sextant.evals.papers.figures import make_panels
 from sextant.evals.papers.settings import ReproductionSettings
-from sextant.evals.papers.tables import ReproducedTable, count_equal
+from sextant.evals.papers.tables import ReproducedTable, TableCell, count_equal
 from sextant.evals.published.sections import sections
 from sextant.evals.run_folder import load_environment
 from sextant.evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
@@ -136,13 +136,13 @@ def test_a_system_that_cannot_be_had_says_why_and_bounds_need_no_run(conditions)
     table = part("birco/table5", conditions, "Promptagator", "Maximum Possible")
     for cell in table.cells():
         known = (
-            cell["ours"] == 1.0
-            if cell["metric"] == "nDCG@10"
-            else 0 < cell["ours"] <= 1
-            if cell["ours"]
+            cell.ours == 1.0
+            if cell.metric == "nDCG@10"
+            else 0 < cell.ours <= 1
+            if cell.ours
             else False
         )
-        assert known if cell["system"] != "Promptagator" else "no weights" in cell["remark"]
+        assert known if cell.system != "Promptagator" else "no weights" in cell.remark
 
 
 @pytest.fixture
@@ -197,15 +197,15 @@ def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
     assert len(done) == 5 and "of other queries than birco/clinical_trial" in left_out[0]
 
     made = list(part("birco/table7", conditions, "Score+O GPT4", "E5-L-v2", "Random").cells())
-    found = {(cell["task"], cell["system"]): cell for cell in made if cell["metric"] == "nDCG@10"}
+    found = {(cell.task, cell.system): cell for cell in made if cell.metric == "nDCG@10"}
     for task in FOLDERS:
         for stem, system in (("Score_O_GPT4", "Score+O GPT4"), ("E5", "E5-L-v2")):
             cell, mean = found[task, system], by_their_script(shipped[task, stem], task)
-            assert (cell["ours"], cell["remark"]) == (
+            assert (cell.ours, cell.remark) == (
                 pytest.approx(mean),
                 "the authors' own ranking, which gives another value than the paper prints",
             )
-        marks = [found[task, system]["mark"] for system in ("Score+O GPT4", "E5-L-v2", "Random")]
+        marks = [found[task, system].mark for system in ("Score+O GPT4", "E5-L-v2", "Random")]
         assert "*" in marks[:2] and marks[2] == ""
 
 
@@ -225,7 +225,7 @@ def test_metrics_that_only_a_table_has_are_computed_from_the_rankings_as_plain_m
     ranks = (tmp_path / "evaluation", "--from", "birco-ranks", "--data", "mini")
     command_of(import_run)(*ranks, "--runs", conditions.runs, "--json")
     cells = list(part("birco/table8", conditions, "E5-v2").cells())
-    ours = {(cell["task"], cell["metric"]): cell["ours"] for cell in cells}
+    ours = {(cell.task, cell.metric): cell.ours for cell in cells}
     for task in FOLDERS:
         qrels = environments.load(task, "mini").released.qrels
         rows = shipped[task, "E5"].items()
@@ -239,7 +239,7 @@ def test_every_form_of_a_table_has_the_deviations_of_its_rows_below_it(command_o
     given = ("--lm", "offline", "--retriever", "bm25", "--data", "mini", "--limit", "1")
     text = command_of(reproduce)("obliq/table4", *given, "--runs", tmp_path).out
     folder = tmp_path / "studies" / "obliq-table4"
-    table = folder / "tables" / "obliq-table4-obliq-congress"
+    table = folder / "tables" / "obliq-table4"
     pages = {
         "terminal": text,
         "page": (folder / "index.html").read_text(),
@@ -258,12 +258,12 @@ def test_every_form_of_a_table_has_the_deviations_of_its_rows_below_it(command_o
 def test_solutions_of_the_users_own_make_the_row_that_no_release_can(conditions, tmp_path):
     name = "Oracle GPT-5.2 Tournament+Soln"
     [cell, *_] = part("obliq/table3", conditions, name).cells()
-    assert cell["ours"] is None and "--solutions FILE" in cell["remark"]
+    assert cell.ours is None and "--solutions FILE" in cell.remark
     file = tmp_path / "solutions.jsonl"
     file.write_text('{"_id": "any", "solution": "Let x be 1."}\n')
     own = {"lm": "offline", "retriever": "bm25", "limit": 1, "solutions": file}
     [cell, *_] = part("obliq/table3", replace(conditions, **own), name).cells()
-    assert cell["ours"] is not None and f"solutions of {file}" in cell["remark"]
+    assert cell.ours is not None and f"solutions of {file}" in cell.remark
 
 
 def test_models_are_told_of_the_task_in_the_papers_words_or_in_ours_and_the_row_says_so(conditions):
@@ -311,9 +311,10 @@ def test_a_figure_over_tasks_takes_the_users_own_and_a_table_does_not(
     own = replace(conditions, lm="offline", retriever="bm25", tasks=(str(own_task),), limit=1)
     section = replace(sections()["obliq/figure1"], cells=())
     cells = list(ReproducedTable(section, own).cells())
-    assert {cell["task"] for cell in cells} == {"own/own"}
-    assert len(cells) == 8 and all(cell["ours"] is not None for cell in cells)
-    assert gap_points(cells, "Oracle GPT-5.2 Tournament")[0]["id"] == "own"
+    assert {cell.task for cell in cells} == {"own/own"}
+    assert len(cells) == 8 and all(cell.ours is not None for cell in cells)
+    how = {"kind": "gaps", "x": "Oracle GPT-5.2 Tournament"}
+    assert make_panels(cells, how)[0].series[0].points[0].label == "own"
     refused = command_of(reproduce)("obliq/table2", "--task", own_task, "--runs", tmp_path)
     assert refused.code == 2 and "obliq/figure1" in refused.err
 
@@ -335,7 +336,8 @@ def own_task(tmp_path):
 
 def test_only_values_that_round_alike_count_as_the_papers():
     differences = [0.0, 0.0004, -0.0005, 0.0006, None]
-    assert count_equal([{"difference": one} for one in differences]) == (4, 3)
+    empty = TableCell(**dict.fromkeys(TableCell._fields))
+    assert count_equal([empty._replace(difference=one) for one in differences]) == (4, 3)
 
 
 def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_file(
@@ -493,5 +495,5 @@ def test_tasks_whose_data_is_not_there_say_so_in_their_cells_and_the_others_are_
         sections()["crumb/table1"], replace(conditions, data=str(tmp_path / "data"))
     )
     for cell in table.cells():
-        there = cell["task"] == "crumb/stack_exchange"
-        assert (cell["ours"] is not None) == there and ("holds no" in cell["remark"]) != there
+        there = cell.task == "crumb/stack_exchange"
+        assert (cell.ours is not None) == there and ("holds no" in cell.remark) != there

@@ -1,25 +1,37 @@
-"""Plots of tables and places: drawn for every kind, the same bytes for the same data, with the names as text."""
+"""Plots of tables and places: the same bytes for the same data, with the names as text."""
 
 import pytest
 
-from sextant.evals.papers.figures import arrange_panels, gap_points, save_figure
-from sextant.evals.reporting.plots import KINDS, draw_table, project, svg
+from sextant.evals.papers.figures import make_panels, save_figure
+from sextant.evals.papers.tables import TableCell
+from sextant.evals.reporting.plots import Panel, Point, Series, draw_panels, svg
 
-OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_table_is_drawn_with_a_panel_for_each_part_and_gaps_where_nothing_was_measured(kind):
-    panels = {"published": OURS | {"E5": {"books": 0.1}}, "ours": OURS}
-    drawn, again = (svg(draw_table(kind, panels, "R@10"), "Table 6") for _ in range(2))
-    assert drawn == again
-    for name in ("published", "ours", "films", "E5", "BM25", "&lt;dense&gt;"):
+@pytest.mark.parametrize("kind", ["points", "line", "dashed", "steps", "front", "hollow"])
+def test_a_panel_is_drawn_for_each_part_and_names_are_text(kind):
+    series = [Series("$k$ <dense>", [Point(0, 0.5, 0.4, 0.6), Point(1, 0.25)], 9, kind)]
+    panels = [Panel("", "R@10", series, {0: "books", 1: "films"}, title=title) for title in "ab"]
+    drawn, again = (svg(draw_panels(panels), "Table 6") for _ in range(2))
+    assert drawn == again and drawn.count("books") == 2
+    for name in ("films", "$k$ &lt;dense&gt;", "R@10"):
         assert name in drawn
 
 
 def cells(*rows):
+    empty = dict.fromkeys(TableCell._fields, "")
     names = ("system", "task", "metric", "published", "ours")
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return [TableCell(**empty | dict(zip(names, row, strict=True))) for row in rows]
+
+
+def shown(panels):
+    """title -> series -> (tick, value)"""
+    return {
+        panel.title: {
+            series.label: [(panel.ticks[point.x], point.y) for point in series.points]
+            for series in panel.series
+        }
+        for panel in panels
+    }
 
 
 def test_a_figure_is_made_of_the_cells_of_its_table_and_kept_with_them(tmp_path):
@@ -28,26 +40,29 @@ def test_a_figure_is_made_of_the_cells_of_its_table_and_kept_with_them(tmp_path)
         ("BM25 | Query-to-Doc", "crumb/*", "nDCG@10", 0.2, None),
         ("E5", "crumb/*", "nDCG@10", None, 0.3),
     )
-    how = {"kind": "bars", "rows": "variant", "columns": "base"}
-    assert arrange_panels(made, how) == {
-        "published": {"as it is": {"BM25": 0.128}, "Query-to-Doc": {"BM25": 0.2}},
-        "ours": {"as it is": {"BM25": 0.1, "E5": 0.3}},
+    how = {"kind": "points", "rows": "variant", "columns": "base"}
+    assert shown(make_panels(made, how)) == {
+        "published": {"as it is": [("BM25", 0.128)], "Query-to-Doc": [("BM25", 0.2)]},
+        "ours": {"as it is": [("BM25", 0.1), ("E5", 0.3)]},
     }
-    found = {"name": "crumb/figure3", "title": "By rewriting", "cells": made}
-    table, drawing, paper = save_figure(found, how, tmp_path / "made")
+    given = ("crumb/figure3", "By rewriting", made, how, tmp_path / "made")
+    table, drawing, paper = save_figure(*given)
     before = paper.read_bytes()
-    assert (
-        before.startswith(b"%PDF")
-        and save_figure(found, how, tmp_path / "made")[2].read_bytes() == before
-    )
-    assert table.read_text().splitlines()[:2] == [
-        "system,task,metric,published,ours",
-        "BM25,crumb/*,nDCG@10,0.128,0.1",
-    ]
+    assert before.startswith(b"%PDF") and save_figure(*given)[2].read_bytes() == before
+    assert table.read_text().splitlines()[0].startswith("system,task,metric,split,")
     assert "Query-to-Doc" in drawing.read_text()
 
 
-def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_judgements(tmp_path):
+def test_a_change_is_drawn_of_systems_that_have_both_values():
+    made = cells(
+        ("A", "crumb/x", "R@10", 0.5, 0.4),
+        ("A | generic", "crumb/x", "R@10", 0.25, None),
+    )
+    how = {"kind": "points", "rows": "base", "columns": "task", "change": "generic"}
+    assert shown(make_panels(made, how)) == {"published": {"A": [("x", -0.25)]}}
+
+
+def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_judgements():
     made = cells(
         ("BM25", "obliq/math", "nDCG@10", 0.1, 0.5),
         ("E5", "obliq/math", "nDCG@10", 0.2, None),
@@ -56,23 +71,17 @@ def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_jud
         ("Oracle+Soln", "obliq/math", "nDCG@10", 0.9, None),
         ("BM25", "obliq/writing", "nDCG@10", 0.3, None),
     )
-    assert gap_points(made, "Oracle") == [{"id": "math", "kind": "published", "x": 0.8, "y": 0.2}]
-    how = {"kind": "gaps", "x": "Oracle"}
-    _, drawing, _ = save_figure(
-        {"name": "obliq/figure1", "title": "Gaps", "cells": made}, how, tmp_path
-    )
-    assert "nDCG@10 of Oracle" in drawing.read_text() and "math" in drawing.read_text()
+    [panel] = make_panels(made, {"kind": "gaps", "x": "Oracle"})
+    [series] = panel.series
+    assert series.label == "published" and series.points == [Point(0.8, 0.2, label="math")]
+    assert panel.x == "nDCG@10 of Oracle"
 
 
-def test_curves_over_sizes_of_pools_go_on_as_projections_where_a_model_ranked_no_larger_one():
-    shares = {"25": 0.9, "50": 0.6, "100": 0.5, "200": 0.4}
-    tables = {
-        "ours": {"GPT, gold": shares, "GPT, found": shares, "Gemini, gold": shares | {"400": 0.1}}
-    }
-    drawn = svg(draw_table("pools", tables, "R@10"), "Figure 3")
-    assert "projected" in drawn and "documents in the pool" in drawn
-    assert "projected" not in svg(
-        draw_table("pools", {"ours": {"GPT, gold": shares}}, "R@10"), "Figure 3"
+def test_sizes_of_pools_are_places_on_the_axis():
+    made = cells(
+        ("GPT | 100", "obliq/math", "R@10", None, 0.5),
+        ("GPT | 25", "obliq/math", "R@10", None, 0.9),
     )
-    known = [(float(size), share) for size, share in shares.items()]
-    assert project(known, 400) == pytest.approx(0.3) and project(known, 1e9) == 0
+    [panel] = make_panels(made, {"kind": "pools", "rows": "base", "columns": "variant"})
+    assert panel.series[0].points == [Point(25, 0.9), Point(100, 0.5)]
+    assert "documents in the pool" in svg(draw_panels([panel]), "Figure 3")

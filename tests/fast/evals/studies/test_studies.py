@@ -14,6 +14,8 @@ from run_folders import run_in
 from sextant import environments
 from sextant.evals import compare as comparing
 from sextant.evals import study as module
+from sextant.evals.reporting import plots
+from sextant.evals.reporting.findings import judge
 from sextant.evals.scoring.random_and_ideal import bound
 from sextant.evals.studies import results as studies
 from sextant.evals.studies import run_cells as work
@@ -61,7 +63,7 @@ def command(command_of, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves out the figures in the widths of papers, which take seconds."""
-    monkeypatch.setattr(studies, "COLUMNS", {})
+    monkeypatch.setattr(plots, "COLUMNS", {})
 
 
 def test_lists_multiply_and_rows_are_named_by_what_differs():
@@ -458,17 +460,18 @@ def test_a_planted_difference_is_said_and_none_where_there_is_none():
     assert found.keys() == {("multihop", ("task0",)), ("multihop", ("task1",))}
     assert [test.result.difference > 0 for test in found.values()] == [True, False]
     assert {test.result.tests for test in tests} == {8}
-    first, rest = significance.describe_tests(tests, "bm25")
-    assert first.startswith("no difference between multihop and bm25 in ")
-    assert " (mean of 3 tasks) could be shown (p " in first and "as the first of 8 tests" in rest
     helped = significance.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25")
-    assert significance.describe_tests(helped, "bm25")[0].startswith("multihop is better than bm25")
+    assert say(helped[0]) == "better"
 
     nothing = significance.test_rows(draw(2, 0.0, 0.0), "bm25")
-    assert not any(test.significant for test in nothing)
+    assert {say(test) for test in nothing} == {"no difference shown"}
     few = {"task": {"bm25": {"a": 0.0, "b": 0.1}, "rank": {"a": 0.5, "b": 0.9}}}
-    [sentence] = significance.describe_tests(significance.test_rows(few, "bm25"), "bm25")
-    assert sentence.endswith("; too few queries differ to show any difference")
+    [test] = significance.test_rows(few, "bm25")
+    assert say(test) == "no difference shown" and test.result.detectable is None
+
+
+def say(test):
+    return judge(test.result._asdict() | {"metric": test.metric})
 
 
 def test_over_tasks_each_task_counts_once_and_less_may_be_better():
@@ -549,7 +552,7 @@ def test_a_study_of_a_program_that_fails_says_so_and_does_not_praise_it(command,
         row = [{{ name = "bm25", program = "retrieve" }}, {{ name = "fails", program = "{broken}:answer" }}]
     """
     done = command(write(tmp_path / "study.toml", text))
-    assert done.code == 7 and "fails is better" not in done.out and "   -0.7" in done.out
+    assert done.code == 7 and "   better\n" not in done.out and " -0.7" in done.out
     assert "Failed queries, which have the worst value of each metric: fails 8 of 8" in done.out
 
 

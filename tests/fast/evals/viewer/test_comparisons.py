@@ -38,9 +38,7 @@ def test_two_runs_have_the_differences_that_the_command_prints(runs):
         assert {key: shown[key] for key in ("difference", "low", "high", "p_holm", "wins")} == {
             key: row[key] for key in ("difference", "low", "high", "p_holm", "wins")
         }
-    assert found["verdicts"] == [
-        "program-b (B) is better than program-a (A) by 0.400 nDCG@10 (p = 0.002 in a single test; 10 queries)"
-    ]
+    assert found["verdicts"] == ["program-b (B) against program-a (A) in nDCG@10: better"]
     assert found["pairs"] == []
 
 

@@ -1,0 +1,241 @@
+"""Systems by columns: the figures of a report, of a study and of a comparison, in typed cells.
+
+A column is a metric on a task, or its mean over tasks; a row is a system, under the heading of its
+kind. `to_table` shows each figure with its mark; the table's CSV has a row for each figure, with all that
+is known of it. Which rows and columns there are is chosen in report_tables.py, in
+evals/studies/results.py and in comparison_tables.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from sextant.evals.reporting.plots import Point
+from sextant.evals.reporting.run_groups import short_task_name
+from sextant.evals.scoring.metrics import is_lower_better, orient
+from sextant.evals.scoring.statistics import TIE
+from sextant.evals.scoring.system_names import System
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import Cell, ResultTable
+
+RowKind = Literal["ours", "union", "gold", "computed", "published"]
+# The headings above the rows of each kind.
+HEADS: dict[RowKind, str] = {
+    "ours": "",
+    "union": "Over pools as retrieved: lower bounds",
+    "gold": "Over pools with gold put in: upper bounds",
+    "computed": "Computed from the judgements, not run",
+    "published": "Published, as printed",
+}
+
+
+class ResultColumn(NamedTuple):
+    """A task by some judgements in a metric, or the mean of such over tasks."""
+
+    tasks: tuple[str, ...]
+    metric: str
+    judgements: str
+    label: str
+    # The name of the task in sextant.evals.published.
+    figure_task: str = ""
+    # Whether these judgements lead the task.
+    leads: bool = True
+    # Whether one of its figures is the best.
+    ranked: bool = True
+
+
+@dataclass(slots=True)
+class ResultCell:
+    """A figure with its source."""
+
+    value: float
+    # As it is shown, as in str.format: its places are those of value, low and high.
+    form: str
+    # A run folder, or a paper's table and row.
+    source: str
+    low: float | None = None
+    high: float | None = None
+    # The standard error that a paper prints.
+    error: float | None = None
+    queries: int | None = None
+    failed: int | None = None
+    # BIRCO's mean over bootstrap resamples, and its error.
+    resampled: tuple[float, float] | None = None
+    note: str = ""
+    best: bool = False
+    # Stands after the figure.
+    mark: str = ""
+    # Answers to the queries, of which each seed gives one.
+    answers: int | None = None
+    seeds: int = 1
+
+    @property
+    def title(self) -> str:
+        """The sources of the figure, in a line."""
+        parts = []
+        if self.low is not None:
+            parts.append(f"95 % interval {self.low:.4f} to {self.high:.4f}")
+        if self.error is not None:
+            parts.append(f"standard error {self.error}")
+        if self.queries is not None:
+            seeds = f", {self.seeds} seeds" if self.seeds > 1 else ""
+            parts.append(plural(self.queries, "query", "queries") + seeds)
+        if self.failed:
+            answers = plural(self.answers or 0, "answer")
+            parts.append(f"{self.failed} of {answers} failed, at the worst value")
+        return "; ".join(filter(None, [*parts, self.note, self.source]))
+
+    def show(self) -> Cell:
+        """Return the figure for a table."""
+        figures = [self.value, self.low, self.high]
+        form = f"{self.form}{self.mark}"
+        return Cell(form, self.value, bold=self.best, source=self.title, figures=figures)
+
+
+@dataclass(slots=True)
+class ResultRow:
+    """A system's figures, a cell for each column."""
+
+    kind: RowKind
+    label: str
+    cells: list[ResultCell | None]
+    # None for a system of a paper.
+    system: System | None = None
+    # Whether it may be the best of its column, as a bound may not.
+    ranked: bool = True
+
+    def points(self, columns: Sequence[int], shift: float = 0.0) -> list[Point]:
+        """Return its figures in some columns, at 0, 1, ... on an axis, without those that it lacks."""
+        points = []
+        for place, index in enumerate(columns):
+            if cell := self.cells[index]:
+                points.append(Point(place + shift, cell.value, cell.low, cell.high))
+        return points
+
+
+class _CsvRow(NamedTuple):
+    """All that is known of a figure."""
+
+    kind: str
+    system: str
+    task: str
+    judgements: str
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    error: float | None
+    queries: int | None
+    failed: int | None
+    best: str
+    source: str
+    note: str
+    resampled_mean: float | None
+    resampled_error: float | None
+    answers: int | None
+
+
+@dataclass(slots=True)
+class SystemTable:
+    """Figures of systems by columns."""
+
+    # The beginning of the names of their files.
+    stem: str
+    title: str
+    columns: list[ResultColumn]
+    rows: list[ResultRow]
+    notes: list[str] = field(default_factory=list)
+    # Whether its columns are in an order: conditions, or sizes of pools.
+    is_ordered: bool = False
+
+    def of_kind(self, row_kind: RowKind) -> list[ResultRow]:
+        """Its rows of a kind."""
+        return [row for row in self.rows if row.kind == row_kind]
+
+    def mark_best(self) -> None:
+        """Mark the best of ours and of the published figures in each column."""
+        for rows in (self.of_kind("ours"), self.of_kind("published")):
+            for index, column in enumerate(self.columns):
+                cells = [row.cells[index] for row in rows if row.ranked and column.ranked]
+                known = [cell for cell in cells if cell is not None]
+                choose = min if is_lower_better(column.metric) else max
+                best = choose((cell.value for cell in known), default=0.0)
+                for cell in known:
+                    cell.best = len(known) > 1 and abs(cell.value - best) < TIE
+
+    def to_table(self) -> ResultTable:
+        """Lay it out, with a heading above the rows of each kind."""
+        rows: list[list[str]] = []
+        headings = {}
+        csv_rows = []
+        for kind, heading in HEADS.items():
+            members = self.of_kind(kind)
+            if members and heading:
+                headings[len(rows)] = heading
+            for row in members:
+                rows.append([row.label, *(cell.show() if cell else "" for cell in row.cells)])
+                for column, cell in zip(self.columns, row.cells, strict=True):
+                    if cell is not None:
+                        csv_rows.append(_list_known(row, column, cell))
+        return ResultTable(
+            self.title,
+            ["system", *(column.label for column in self.columns)],
+            rows,
+            notes=self.notes,
+            stem=self.stem,
+            headings=headings,
+            csv_rows=[_CsvRow._fields, *csv_rows],
+        )
+
+
+def _list_known(row: ResultRow, column: ResultColumn, cell: ResultCell) -> _CsvRow:
+    resampled_mean, resampled_error = cell.resampled or (None, None)
+    task = column.tasks[0]
+    if len(column.tasks) > 1:
+        task = f"mean of {', '.join(map(short_task_name, column.tasks))}"
+    return _CsvRow(
+        row.kind,
+        row.label,
+        task,
+        column.judgements,
+        column.metric,
+        cell.value,
+        cell.low,
+        cell.high,
+        cell.error,
+        cell.queries,
+        cell.failed,
+        "yes" if cell.best else "",
+        cell.source,
+        cell.note,
+        resampled_mean,
+        resampled_error,
+        cell.answers,
+    )
+
+
+def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -> list[ResultRow]:
+    """Return rows by their kind, and within it in the order of the mean of their figures, the best
+    first.
+
+    Rows without a figure in some column follow, those with figures in the same columns in the order
+    of their mean. Computed and published rows keep their order.
+    """
+
+    def score(row: ResultRow) -> float:
+        values = []
+        for cell, column in zip(row.cells, columns, strict=True):
+            if cell is not None:
+                values.append(orient(column.metric.partition(",")[0], cell.value))
+        return sum(values) / max(len(values), 1)
+
+    groups: dict[tuple[bool, ...], int] = {(True,) * len(columns): 0}
+
+    def key(row: ResultRow) -> tuple[int, int, float]:
+        kind = list(HEADS).index(row.kind)
+        if row.kind in ("computed", "published"):
+            return kind, 0, 0.0
+        filled = tuple(cell is not None for cell in row.cells)
+        return kind, groups.setdefault(filled, len(groups)), -score(row)
+
+    return sorted(rows, key=key)
