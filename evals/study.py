@@ -72,7 +72,6 @@ def run(
     cells = study_file.expand_cells(study, runs)
     with announced("loading libraries"):
         from sextant.evals.studies import (  # NumPy, matplotlib: only once names are right
-            cell_states,
             results,
             run_cells,
         )
@@ -85,10 +84,10 @@ def run(
         reasons, problem = explain(cannot)
         estimate = {"study": study.name, **ahead}
         return CommandResult(estimate, run_cells.lay_out_ahead(ahead), problem, reasons=reasons)
-    folder = runs / "studies" / study.name
-    states = cell_states.CellStates(folder, study.name, study.question, cells)
-    board = None if quiet else run_cells.StudyProgress(cells)
-    cell_results = run_cells.run_cells(cells, board, study.compare.get("metric", ""), states)
+    file = runs / "studies" / study.name / "cells.json"
+    about = {"study": study.name, "question": study.question}
+    progress = run_cells.StudyProgress(cells, file, about, quiet=quiet)
+    cell_results = run_cells.run_cells(cells, progress, study.compare.get("metric", ""))
     with announced("testing the differences"):
         gathered = results.gather(study, cell_results)
     page: Path | None = None

@@ -102,21 +102,17 @@ class ReproducedTable:
     @property
     def runs(self) -> list[study_file.StudyCell]:
         """The runs that it takes, none of them twice: with stand-ins, rows may ask for the same."""
-        return list(
-            {repr(cell.request): cell for cell in reversed(self.planned.values())}.values()
-        )[::-1]
+        once = dict[str, study_file.StudyCell]()
+        for cell in self.planned.values():
+            once.setdefault(repr(cell.request), cell)
+        return list(once.values())
 
     @cached_property
     def results(self) -> dict[str, CellResult]:
         """The results of its runs, by request."""
-        results = (
-            run_cells(
-                self.runs,
-                None if self.conditions.quiet else StudyProgress(self.runs),
-            )
-            if self.runs
-            else []
-        )
+        runs = self.runs
+        progress = StudyProgress(runs, quiet=self.conditions.quiet)
+        results = run_cells(runs, progress) if runs else []
         return {repr(result.cell.request): result for result in results}
 
     def cells(self) -> Iterator[TableCell]:

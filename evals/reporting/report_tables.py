@@ -100,7 +100,7 @@ def _make_table(
     """Return the table of a group's systems, and of the paper's, with these columns."""
     rows = _our_rows(group, columns)
     notes = [*notes, *(NOTES[name] for name in NOTES if name in {c.metric for c in columns})]
-    if any(cell and cell.resampled for row in rows for cell in row.cells):
+    if any(cell and cell.resampled_mean is not None for row in rows for cell in row.cells):
         notes.append(NOTES["BIRCO"])
     table = SystemTable(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
     table.mark_best()
@@ -251,7 +251,7 @@ def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultC
     if measured is None:
         return None
     answers = sum(run.scores["queries"] for run in finished)
-    resampled = measured.get("resampled")
+    resampled = measured.get("resampled") or {}
     return ResultCell(
         measured["mean"],
         "{:z.4f}",
@@ -261,7 +261,8 @@ def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultC
         queries=answers,
         failed=sum(run.scores["failed"] for run in finished),
         answers=answers,
-        resampled=(resampled["mean"], resampled["error"]) if resampled else None,
+        resampled_mean=resampled.get("mean"),
+        resampled_error=resampled.get("error"),
         note=_name_published(finished, measured.get("name", "")),
     )
 

@@ -8,6 +8,7 @@ evals/studies/results.py and in comparison_tables.py.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from sextant.evals.reporting.plots import Point
@@ -43,6 +44,13 @@ class ResultColumn(NamedTuple):
     # Whether one of its figures is the best.
     ranked: bool = True
 
+    def describe(self) -> tuple[str, str, str]:
+        """Return its task or tasks, judgements and metric, in words."""
+        task = self.tasks[0]
+        if len(self.tasks) > 1:
+            task = f"mean of {', '.join(map(short_task_name, self.tasks))}"
+        return task, self.judgements, self.metric
+
 
 @dataclass(slots=True)
 class ResultCell:
@@ -60,7 +68,8 @@ class ResultCell:
     queries: int | None = None
     failed: int | None = None
     # BIRCO's mean over bootstrap resamples, and its error.
-    resampled: tuple[float, float] | None = None
+    resampled_mean: float | None = None
+    resampled_error: float | None = None
     note: str = ""
     best: bool = False
     # Stands after the figure.
@@ -113,26 +122,20 @@ class ResultRow:
         return points
 
 
-class _CsvRow(NamedTuple):
-    """All that is known of a figure."""
-
-    kind: str
-    system: str
-    task: str
-    judgements: str
-    metric: str
-    value: float
-    low: float | None
-    high: float | None
-    error: float | None
-    queries: int | None
-    failed: int | None
-    best: str
-    source: str
-    note: str
-    resampled_mean: float | None
-    resampled_error: float | None
-    answers: int | None
+# What the CSV has of a cell, in addition to its row and column.
+_KNOWN = (
+    "value",
+    "low",
+    "high",
+    "error",
+    "queries",
+    "failed",
+    "source",
+    "note",
+    "resampled_mean",
+    "resampled_error",
+    "answers",
+)
 
 
 @dataclass(slots=True)
@@ -176,7 +179,9 @@ class SystemTable:
                 rows.append([row.label, *(cell.show() if cell else "" for cell in row.cells)])
                 for column, cell in zip(self.columns, row.cells, strict=True):
                     if cell is not None:
-                        csv_rows.append(_list_known(row, column, cell))
+                        best = "yes" if cell.best else ""
+                        known = attrgetter(*_KNOWN)(cell)
+                        csv_rows.append([kind, row.label, *column.describe(), *known, best])
         return ResultTable(
             self.title,
             ["system", *(column.label for column in self.columns)],
@@ -184,34 +189,11 @@ class SystemTable:
             notes=self.notes,
             stem=self.stem,
             headings=headings,
-            csv_rows=[_CsvRow._fields, *csv_rows],
+            csv_rows=[
+                ["kind", "system", "task", "judgements", "metric", *_KNOWN, "best"],
+                *csv_rows,
+            ],
         )
-
-
-def _list_known(row: ResultRow, column: ResultColumn, cell: ResultCell) -> _CsvRow:
-    resampled_mean, resampled_error = cell.resampled or (None, None)
-    task = column.tasks[0]
-    if len(column.tasks) > 1:
-        task = f"mean of {', '.join(map(short_task_name, column.tasks))}"
-    return _CsvRow(
-        row.kind,
-        row.label,
-        task,
-        column.judgements,
-        column.metric,
-        cell.value,
-        cell.low,
-        cell.high,
-        cell.error,
-        cell.queries,
-        cell.failed,
-        "yes" if cell.best else "",
-        cell.source,
-        cell.note,
-        resampled_mean,
-        resampled_error,
-        cell.answers,
-    )
 
 
 def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -> list[ResultRow]:

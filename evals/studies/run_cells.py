@@ -11,12 +11,13 @@ pending; once the budget is used up, all that would send something. The others g
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant import environments
 from sextant.environments.base import Environment
+from sextant.evals.run_folder import RunFolder
 from sextant.evals.running import earlier
 from sextant.evals.running.cost_estimate import forecast
 from sextant.evals.running.evaluate import (
@@ -33,7 +34,6 @@ from sextant.evals.running.resolve import PreparedRun, RunRetrievers, resolve
 from sextant.evals.running.runner import OUTAGE
 from sextant.evals.scoring.random_and_ideal import KINDS, bound
 from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
-from sextant.evals.studies.cell_states import CellStates
 from sextant.evals.studies.study_file import StudyCell
 from sextant.tools import retrievers
 from sextant.tools.errors import (
@@ -50,12 +50,13 @@ from sextant.tools.errors import (
     UsageError,
 )
 from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.platform.number_format import number, plural, queries
 from sextant.tools.platform.result_table import Cell, TextBlock, figure_cell, tabulate
 from sextant.tools.platform.waiting import announced
-from sextant.tools.records import JsonObject
+from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.base import Retriever
 
 # Seconds until cells that other processes are at are looked at again.
@@ -123,17 +124,34 @@ def _gravest(problems: Sequence[SextantError]) -> SextantError:
 
 
 class StudyProgress:
-    """Prints on stderr a line for each cell that ends, and for a long one how far it is.
+    """Keeps the states of cells in a file, and prints a line on stderr for each cell that ends, and for
+    a long one how far it is.
 
-    The page of runs has the table that fills (cell_states.py).
+    The page of runs draws the table that fills from the file (evals/viewer/study_tables.py).
     """
 
-    def __init__(self, cells: Sequence[StudyCell]) -> None:
+    def __init__(
+        self,
+        cells: Sequence[StudyCell],
+        file: Path | None = None,
+        about: JsonMapping | None = None,
+        *,
+        quiet: bool = False,
+    ) -> None:
+        self._cells = cells
+        self._file = file
+        self._about = about or {}
+        self._quiet = quiet
         self._ended = 0
-        self._total = len(cells)
+        self._rows: list[JsonObject] = []
+        for cell in cells:
+            state = {"state": "to come", "run": "", "reason": ""}
+            self._rows.append({"row": cell.row, "task": cell.task, **state})
+        self._write()
 
-    def report(self, cell: StudyCell) -> Callable[..., RunMonitor]:
-        """Return the monitor of a cell's run."""
+    def report(self, place: int) -> Callable[..., AbstractContextManager[Any]]:
+        """Return what reports the run of the cell at a place."""
+        cell = self._cells[place]
         last_line = 0.0
 
         def tell(event: Event, *, last: bool = False) -> None:
@@ -144,17 +162,38 @@ class StudyProgress:
                 last_line = event.elapsed
                 print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
-        return lambda ready, folder: RunMonitor(ready, folder, tell)
+        def begin(ready: PreparedRun, folder: RunFolder) -> AbstractContextManager[Any]:
+            self._note(place, "under way", folder.shown)
+            return nullcontext() if self._quiet else RunMonitor(ready, folder, tell)
 
-    def end(self, result: CellResult) -> None:
-        """Show the result of a cell."""
+        return begin
+
+    def end(self, place: int, result: CellResult) -> None:
+        """Note and print the result of the cell at a place."""
+        self._ended += 1
         text = "does not apply" if result.unfit else "unfinished"
         if result.folder:
             run = read_scored_run(result.folder)
             text = number(run.mean(run.metric), unknown="undefined")
-        self._ended += 1
-        cell = result.cell
-        print_stderr(f"{self._ended} of {self._total}: {cell.row}, {cell.task}: {text}")
+        reason = result.unfit or str(result.problem or "")
+        self._note(place, "finished" if result.folder else text, result.folder, reason)
+        if not self._quiet:
+            cell = result.cell
+            count = f"{self._ended} of {len(self._cells)}"
+            print_stderr(f"{count}: {cell.row}, {cell.task}: {text}")
+
+    def _note(self, place: int, state: str, folder: Path | None, reason: str = "") -> None:
+        self._rows[place] |= {"state": state, "reason": reason}
+        if folder:
+            self._rows[place]["run"] = "/".join(folder.parts[-2:])
+        self._write()
+
+    def _write(self) -> None:
+        # The cells are run where it cannot be written, too.
+        with suppress(OSError):
+            if self._file:
+                files.mkdir_private(self._file.parent)
+                files.replace(self._file, json.dumps({**self._about, "cells": self._rows}) + "\n")
 
 
 class SharedRunState:
@@ -341,40 +380,31 @@ def validate_rows(cells: Sequence[StudyCell]) -> None:
 
 
 def run_cells(
-    cells: Sequence[StudyCell],
-    board: StudyProgress | None = None,
-    metric: str = "",
-    states: CellStates | None = None,
+    cells: Sequence[StudyCell], progress: StudyProgress | None = None, metric: str = ""
 ) -> list[CellResult]:
     """Run all cells that have no finished run; return their results in order, with bounds by a
-    metric. `states` are kept in a file meanwhile.
+    metric.
     """
+    progress = progress or StudyProgress(cells, quiet=True)
     shop = SharedRunState(cells, metric)
     results = dict[int, CellResult]()
     waiting = order_cells(cells)
     with announced("counting what was spent before"):
-        shop.count_earlier([cells[number] for number in waiting])
-
+        shop.count_earlier([cells[place] for place in waiting])
     while waiting:
         busy = []
         for place in waiting:
             check_interrupts()
-            report: Any = board and board.report(cells[place])
-            if states:
-                report = states.report(place, report)
-            result = shop.make(cells[place], report)
-            if result is None:
+            result = shop.make(cells[place], progress.report(place))
+            if result:
+                results[place] = result
+                progress.end(place, result)
+            else:
                 busy.append(place)
-                continue
-            results[place] = result
-            if states:
-                states.end(place, result.folder, str(result.problem or ""), result.unfit)
-            if board:
-                board.end(result)
         if len(busy) == len(waiting):
             time.sleep(POLL)
         waiting = busy
-    return [results[number] for number in range(len(cells))]
+    return [results[place] for place in range(len(cells))]
 
 
 def order_cells(cells: Sequence[StudyCell]) -> list[int]:

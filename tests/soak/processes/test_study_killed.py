@@ -207,7 +207,7 @@ def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many
     alive = []
 
     class Counts(run_cells.StudyProgress):
-        def end(self, made):
+        def end(self, place, made):
             gc.collect()
             every = gc.get_objects()
             alive.append([sum(type(one) is kind for one in every) for kind in (BM25, Corpus)])
