@@ -1,7 +1,7 @@
 """A paper's table next to ours, cell by cell: `sextant reproduce [obliq/table2]`; without a
 name, the list.
 
-evals/published/*.toml say which systems make a table. Each of its runs is an ordinary run folder:
+evals/papers/*.toml say which systems make a table. Each of its runs is an ordinary run folder:
 earlier runs are taken as they are. A cell that is not made has its reason, and the others are
 made.
 """
@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from sextant.evals.published.sections import find
+from sextant.evals.papers.sections import find
 from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
@@ -126,7 +126,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.name:  # before what follows is imported
         find(arguments.name)
     with announced("loading libraries"):
-        from sextant.evals.papers.reproduce import (
+        from sextant.evals.studies.reproduce import (
             reproduce_table,  # what these import takes time that --help has not
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sextant import environments
 from sextant.environments.birco import TASKS, unpickle
 from sextant.evals.formats.import_run import import_run, say_of, slugify
-from sextant.evals.published.sections import find
+from sextant.evals.papers.sections import find
 from sextant.evals.scoring.score_run import trec_lines
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform import files as disk

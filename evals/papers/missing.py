@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from sextant.evals.papers.sections import PaperTable
 from sextant.evals.papers.settings import ReproductionSettings
-from sextant.evals.published.sections import PaperTable
 from sextant.evals.running.candidate_pools import read as read_pool
 from sextant.tools import retrievers
 from sextant.tools.errors import SextantError

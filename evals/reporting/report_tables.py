@@ -10,7 +10,7 @@ significant is for `sextant compare`.
 from collections.abc import Mapping, Sequence
 
 from sextant import environments
-from sextant.evals import published
+from sextant.evals.papers import published
 from sextant.evals.reporting.run_groups import PAPERS, Group, file_slug, short_task_name
 from sextant.evals.reporting.system_table import (
     ResultCell,

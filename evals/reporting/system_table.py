@@ -37,7 +37,7 @@ class ResultColumn(NamedTuple):
     metric: str
     judgements: str
     label: str
-    # The name of the task in sextant.evals.published.
+    # The name of the task in sextant.evals.papers.published.
     figure_task: str = ""
     # Whether these judgements lead the task.
     leads: bool = True

@@ -20,7 +20,7 @@ from sextant.environments.base import GENERIC
 from sextant.environments.ranking_metrics import METRIC_NAME, RANKING
 from sextant.evals import compare as compare_command
 from sextant.evals import import_run, score
-from sextant.evals.published import published_values_for
+from sextant.evals.papers.published import published_values_for
 from sextant.tools.errors import DataError, SextantError, UsageError
 
 WORDS = ("jar", "arm", "mud", "neck", "tail", "dam", "creek", "birch", "leaf", "thorn", "gravel")

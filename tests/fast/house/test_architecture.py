@@ -32,13 +32,12 @@ LAYERS_OF_EVALS = (
     "scoring",
     "running",
     "web_page",
-    "published",
+    "papers",
     "formats",
     "reporting",
     "viewer",
     "studies",
     "serving",
-    "papers",
 )
 
 

@@ -9,7 +9,7 @@ from conftest import ROOT
 from sextant.agents import AGENTS
 from sextant.evals import compare, reproduce, study
 from sextant.evals import run as run_module
-from sextant.evals.published.sections import sections
+from sextant.evals.papers.sections import sections
 from sextant.evals.running.candidate_pools import read as read_pool
 from sextant.programs import DIFFERS, PROGRAMS, describe_deviations
 from sextant.programs.deviations import describe_judging

@@ -18,7 +18,7 @@ import pytest
 
 from sextant import environments
 from sextant.agents import AGENTS
-from sextant.evals.published.sections import sections
+from sextant.evals.papers.sections import sections
 from sextant.evals.running.request import (
     apply_hints,
     find_program,

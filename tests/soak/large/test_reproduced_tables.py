@@ -3,8 +3,8 @@
 import pytest
 
 from sextant.evals import reproduce
-from sextant.evals.papers.reproduce import reproduce_table
-from sextant.evals.published.sections import sections
+from sextant.evals.papers.sections import sections
+from sextant.evals.studies.reproduce import reproduce_table
 
 # Tables whose cells are made of what a user measured before, and gives with an option
 FACETS = "give the build with --facets TASK=FOLDER"

@@ -5,7 +5,7 @@ from conftest import ROOT
 
 from sextant.evals import reproduce
 from sextant.evals.papers.missing import list_missing
-from sextant.evals.published.sections import sections
+from sextant.evals.papers.sections import sections
 
 KEYS = ("OPENAI_API_KEY", "GEMINI_API_KEY")
 

@@ -16,13 +16,13 @@ from sextant import environments
 from sextant.environments.base import Judgements
 from sextant.evals import import_run, reproduce
 from sextant.evals.formats.birco_rankings import find_system
-from sextant.evals.papers.figures import make_panels
+from sextant.evals.papers.sections import sections
 from sextant.evals.papers.settings import ReproductionSettings
-from sextant.evals.papers.tables import ReproducedTable, TableCell, count_equal
-from sextant.evals.published.sections import sections
 from sextant.evals.run_folder import load_environment
 from sextant.evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
 from sextant.evals.scoring.random_and_ideal import bound, expected_random_score
+from sextant.evals.studies.reproduced_figures import make_panels
+from sextant.evals.studies.reproduced_table import ReproducedTable, TableCell, count_equal
 from sextant.tools.errors import NotApplicable
 
 FOLDERS = {"birco/arguana": "arguana", "birco/clinical_trial": "clinical-trial"}

@@ -6,9 +6,9 @@ import pytest
 from conftest import ROOT
 
 from sextant.environments import find_paper_instruction
+from sextant.evals.papers.sections import sections
 from sextant.evals.papers.settings import ReproductionSettings
-from sextant.evals.papers.tables import ReproducedTable
-from sextant.evals.published.sections import sections
+from sextant.evals.studies.reproduced_table import ReproducedTable
 from sextant.evals.studies.study_file import list_tasks
 from sextant.tools.retrievers.neural import model_table
 

@@ -8,7 +8,7 @@ from run_folders import CONFIG, retrieve
 
 from sextant import environments
 from sextant.environments.ranking_metrics import PAIRWISE, RANKING
-from sextant.evals.published import PaperFigure, figures, published_values_for
+from sextant.evals.papers.published import PaperFigure, figures, published_values_for
 
 # Read off the papers by eye: task, system, metric, judgements, value, table.
 BY_EYE = [

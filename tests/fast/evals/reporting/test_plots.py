@@ -2,9 +2,9 @@
 
 import pytest
 
-from sextant.evals.papers.figures import make_panels, save_figure
-from sextant.evals.papers.tables import TableCell
 from sextant.evals.reporting.plots import Panel, Point, Series, draw_panels, svg
+from sextant.evals.studies.reproduced_figures import make_panels, save_figure
+from sextant.evals.studies.reproduced_table import TableCell
 
 
 @pytest.mark.parametrize("kind", ["points", "line", "dashed", "steps", "front", "hollow"])

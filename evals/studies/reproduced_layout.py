@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sextant.evals.papers.dataset_statistics import Value
-from sextant.evals.papers.tables import MINIATURES, ROUNDING, TableCell, count_equal
 from sextant.evals.reporting import report_page
 from sextant.evals.reporting.report_page import Report, ReportSection
+from sextant.evals.studies.reproduced_table import MINIATURES, ROUNDING, TableCell, count_equal
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import Cell, ResultTable, TextBlock, tabulate

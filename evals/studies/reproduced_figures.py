@@ -17,7 +17,6 @@ in OBLIQ-Bench.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sextant.evals.papers.tables import TableCell
 from sextant.evals.reporting.plots import (
     Panel,
     Point,
@@ -26,6 +25,7 @@ from sextant.evals.reporting.plots import (
     pdf,
     svg,
 )
+from sextant.evals.studies.reproduced_table import TableCell
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.result_table import to_csv
 

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from sextant.environments import find_paper_instruction
-from sextant.evals.published import figures
+from sextant.evals.papers.published import figures
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.records import JsonMapping
 

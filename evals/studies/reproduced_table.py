@@ -28,8 +28,8 @@ from sextant.evals.papers.measured import (
     read_facets,
     summarise_facets,
 )
+from sextant.evals.papers.sections import PaperCell, PaperTable, add_tasks
 from sextant.evals.papers.settings import ReproductionSettings
-from sextant.evals.published.sections import PaperCell, PaperTable, add_tasks
 from sextant.evals.scoring.comparison import fill_metrics
 from sextant.evals.scoring.metrics import is_pairwise
 from sextant.evals.scoring.random_and_ideal import bound

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from sextant import environments
-from sextant.evals.papers.figures import save_figure
 from sextant.evals.papers.measured import CATEGORIES
 from sextant.evals.papers.missing import lay_out_missing, list_missing
+from sextant.evals.papers.sections import PaperTable, find, sections
 from sextant.evals.papers.settings import ReproductionSettings
-from sextant.evals.papers.table_layout import lay_out, save_page
-from sextant.evals.papers.tables import ReproducedTable
-from sextant.evals.published.sections import PaperTable, find, sections
 from sextant.evals.studies.command_result import CommandResult
+from sextant.evals.studies.reproduced_figures import save_figure
+from sextant.evals.studies.reproduced_layout import lay_out, save_page
+from sextant.evals.studies.reproduced_table import ReproducedTable
 from sextant.evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from sextant.evals.studies.study_file import list_tasks
 from sextant.tools import retrievers
