@@ -97,7 +97,8 @@ def run(
             figures = results.lay_out(gathered)
             page = results.write(gathered, figures, runs)
         table = figures.to_table()
-        blocks += [table, *table.notes, "", *results.lay_out_tests(gathered, figures)]
+        for further in (table, *results.lay_out_tests(gathered, figures)):
+            blocks += [further, *further.notes, ""]
         blocks.append(results.lay_out_costs(gathered))
     blocks += [
         *results.list_missing(cell_results),

@@ -27,7 +27,15 @@ INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
 DARK = ("#e8e6e1", "#4a4d52", "#17191c")
 MUTED = "#767676"
 # Without Okabe and Ito's yellow, which is too pale for a line on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#e69f00",
+    INK,
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # The width of a plot on a page of ours, and the most that a panel is high, in inches.
 WIDTH = 7.0
@@ -48,19 +56,55 @@ _LOOKS: dict[SeriesKind, dict[str, Any]] = {
     "line": {},
     "dashed": {"linestyle": "--", "markerfacecolor": PAPER},
     "steps": {"drawstyle": "steps-post", "markevery": [-1]},
-    "front": {"drawstyle": "steps-post", "linestyle": ":", "color": MUTED, "marker": ""},
-    "hollow": {"linestyle": "none", "markerfacecolor": "none", "color": MUTED, "marker": "o"},
+    "front": {
+        "drawstyle": "steps-post",
+        "linestyle": ":",
+        "color": MUTED,
+        "marker": "",
+    },
+    "hollow": {
+        "linestyle": "none",
+        "markerfacecolor": "none",
+        "color": MUTED,
+        "marker": "o",
+    },
 }
 SETTINGS: Any = {
     **dict.fromkeys(
-        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+        (
+            "text.color",
+            "axes.labelcolor",
+            "axes.edgecolor",
+            "xtick.color",
+            "ytick.color",
+        ),
+        INK,
     ),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
-    **{"grid.color": FAINT, "axes.spines.top": False, "axes.spines.right": False},
-    **{"legend.frameon": False, "legend.fontsize": "small", "axes.titlesize": "medium"},
+    **dict.fromkeys(
+        (
+            "figure.facecolor",
+            "axes.facecolor",
+            "savefig.facecolor",
+        ),
+        PAPER,
+    ),
+    **{
+        "grid.color": FAINT,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    },
+    **{
+        "legend.frameon": False,
+        "legend.fontsize": "small",
+        "axes.titlesize": "medium",
+    },
     # Names may have a dollar in them.
     "text.parse_math": False,
-    **{"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"},
+    **{
+        "svg.fonttype": "none",
+        "svg.hashsalt": "sextant",
+        "font.family": "sans-serif",
+    },
     # Fonts that publishers take.
     "pdf.fonttype": 42,
 }
@@ -137,12 +181,24 @@ def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure])
 
 def svg(drawing: Figure, title: str) -> str:
     """Return the figure as SVG, the same for the same data; a screen reader says `title`."""
-    return _save(drawing, "svg", {"Date": None, "Creator": None, "Title": title}).decode()
+    return _save(
+        drawing,
+        "svg",
+        {
+            "Date": None,
+            "Creator": None,
+            "Title": title,
+        },
+    ).decode()
 
 
 def pdf(drawing: Figure, title: str) -> bytes:
     """Return the figure as PDF, the same for the same data."""
-    return _save(drawing, "pdf", {"CreationDate": None, "Title": title})
+    return _save(
+        drawing,
+        "pdf",
+        {"CreationDate": None, "Title": title},
+    )
 
 
 def _save(drawing: Figure, form: str, metadata: dict[str, Any]) -> bytes:
@@ -165,7 +221,11 @@ def draw_panels(panels: Sequence[Panel], width: float = WIDTH, font: float = FON
     handles: dict[str, Any] = {}
     with matplotlib.rc_context({"font.size": font}):
         drawing = NotebookFigure(figsize=(width, height), layout="constrained")
-        subplots = drawing.subplots(len(panels), 1, squeeze=False)[:, 0]
+        subplots = drawing.subplots(
+            len(panels),
+            1,
+            squeeze=False,
+        )[:, 0]
         for axes, panel in zip(subplots, panels, strict=True):
             _prepare_axes(axes, panel, width)
             for series in panel.series:
@@ -173,17 +233,26 @@ def draw_panels(panels: Sequence[Panel], width: float = WIDTH, font: float = FON
             if not panel.zero:
                 axes.set_ylim(bottom=0)
         names = [_shorten(label) for label in handles]
-        place: Any = {"loc": "outside lower center", "ncols": columns, "handlelength": 3}
+        place: Any = {
+            "loc": "outside lower center",
+            "ncols": columns,
+            "handlelength": 3,
+        }
         drawing.legend(list(handles.values()), names, **place)
     return drawing
 
 
 def _prepare_axes(axes: Axes, panel: Panel, width: float) -> None:
-    axes.set(xlabel=printable(panel.x), ylabel=printable(panel.y), title=printable(panel.title))
+    axes.set(
+        xlabel=printable(panel.x),
+        ylabel=printable(panel.y),
+        title=printable(panel.title),
+    )
     axes.grid(axis="y", linewidth=0.7)
     axes.set_axisbelow(True)
     if panel.scale:
         axes.set_xscale(**panel.scale)
+        axes.xaxis.set_major_formatter("{x:g}")
     if panel.ticks:
         names = [printable(name) for name in panel.ticks.values()]
         # Characters that fit next to each other.
@@ -191,6 +260,8 @@ def _prepare_axes(axes: Axes, panel: Panel, width: float) -> None:
         turned: Any = {"rotation": 30, "ha": "right"} if is_crowded else {}
         axes.set_xticks(list(panel.ticks), names, **turned)
         axes.minorticks_off()
+        if not panel.scale:
+            axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
     if panel.zero:
         axes.axhline(0, color=INK, linewidth=0.8)
     if panel.diagonal:
@@ -212,14 +283,37 @@ def _draw_series(axes: Axes, series: Series) -> Any:
     low = [point.y if point.low is None else point.low for point in series.points]
     high = [point.y if point.high is None else point.high for point in series.points]
     if look.get("linestyle") == "none":
-        axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
+        axes.vlines(
+            x,
+            low,
+            high,
+            color=look["color"],
+            linewidth=1.4,
+            alpha=0.75,
+        )
     else:
         step: Any = "post" if "drawstyle" in look else None
-        axes.fill_between(x, low, high, step=step, color=look["color"], alpha=0.09, linewidth=0)
+        axes.fill_between(
+            x,
+            low,
+            high,
+            step=step,
+            color=look["color"],
+            alpha=0.09,
+            linewidth=0,
+        )
     for point in series.points:
         if point.label:
-            above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-            axes.annotate(printable(point.label), (point.x, point.y), **above)
+            above: Any = {
+                "xytext": (0, 5),
+                "textcoords": "offset points",
+                "ha": "center",
+            }
+            axes.annotate(
+                printable(point.label),
+                (point.x, point.y),
+                **above,
+            )
     return axes.plot(x, y, **look)[0]
 
 
@@ -248,10 +342,27 @@ def draw_differences(result: JsonMapping, names: Sequence[str]) -> Figure:
     points = []
     for place, row in enumerate(row for row in result["comparisons"] if row["metric"] == metric):
         if row["difference"] is not None:
-            points.append(Point(place, row["difference"], row["low"], row["high"]))
+            points.append(
+                Point(
+                    place,
+                    row["difference"],
+                    row["low"],
+                    row["high"],
+                )
+            )
     change = f"difference from {names[0]}"
     ticks = {float(place): name for place, name in enumerate(names[1:])}
-    return draw_panels([Panel("", metric, [Series(change, points)], ticks, zero=True)])
+    return draw_panels(
+        [
+            Panel(
+                "",
+                metric,
+                [Series(change, points)],
+                ticks,
+                zero=True,
+            )
+        ]
+    )
 
 
 def draw_curves(result: JsonMapping) -> Figure:
@@ -264,13 +375,30 @@ def draw_curves(result: JsonMapping) -> Figure:
         budgets = curves["budgets"]
         series = []
         for row in curves["curves"]:
-            rows = zip(budgets, row["mean"], row["low"], row["high"], strict=True)
+            rows = zip(
+                budgets,
+                row["mean"],
+                row["low"],
+                row["high"],
+                strict=True,
+            )
             points = [Point(*values) for values in rows][: row["ended"].index(1.0) + 1]
-            series.append(Series(row["label"], points, numbers[row["label"]], "steps"))
+            series.append(
+                Series(
+                    row["label"],
+                    points,
+                    numbers[row["label"]],
+                    "steps",
+                )
+            )
         front = [Point(point["budget"], point["value"]) for point in curves["front"]]
         front.append(Point(budgets[-1], front[-1].y))
         series.append(Series("Pareto front", front, kind="front"))
-        panel = Panel(f"{curves['words']} a query, at most", result["metric"], series)
+        panel = Panel(
+            f"{curves['words']} a query, at most",
+            result["metric"],
+            series,
+        )
         first = next(budget for budget in budgets if budget)
         if budgets[-1] > 50 * first:
             panel.scale = {"value": "symlog", "linthresh": first}

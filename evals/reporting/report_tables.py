@@ -55,9 +55,24 @@ def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[SystemTable]:
     names = _choose_metrics(group, metrics)
     if len(group.tasks) == 1:
         [task] = group.tasks
-        columns = [column for name in names for column in _task_columns(group, task, name)]
+        columns = [
+            column
+            for name in names
+            for column in _task_columns(
+                group,
+                task,
+                name,
+            )
+        ]
         columns = [column._replace(label=_name_column(column, columns)) for column in columns]
-        tables = [_make_table(group, group.stem, short_task_name(task), columns)]
+        tables = [
+            _make_table(
+                group,
+                group.stem,
+                short_task_name(task),
+                columns,
+            )
+        ]
     else:
         tables = [_by_task(group, name) for name in names]
     if not metrics or any(name.startswith("Win") for name in metrics):
@@ -102,19 +117,46 @@ def _make_table(
     notes = [*notes, *(NOTES[name] for name in NOTES if name in {c.metric for c in columns})]
     if any(cell and cell.resampled_mean is not None for row in rows for cell in row.cells):
         notes.append(NOTES["BIRCO"])
-    table = SystemTable(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
+    table = SystemTable(
+        stem,
+        title,
+        columns,
+        [*rows, *_published_rows(group, columns)],
+        notes,
+    )
     table.mark_best()
     return table
 
 
 def _by_task(group: Group, metric: str) -> SystemTable:
-    columns = [column for task in group.tasks for column in _task_columns(group, task, metric)]
+    columns = [
+        column
+        for task in group.tasks
+        for column in _task_columns(
+            group,
+            task,
+            metric,
+        )
+    ]
     suite = environments.SUITES.get(group.suite) and environments.suite(group.suite)
     if suite and {short_task_name(task) for task in group.tasks} == set(suite.tasks):
         # As papers print it.
         mean = _name_mean_task(group)
-        columns.append(ResultColumn(tuple(group.tasks), metric, "", "mean of tasks", mean))
-    return _make_table(group, f"{group.stem}-{file_slug(metric)}", metric, columns)
+        columns.append(
+            ResultColumn(
+                tuple(group.tasks),
+                metric,
+                "",
+                "mean of tasks",
+                mean,
+            )
+        )
+    return _make_table(
+        group,
+        f"{group.stem}-{file_slug(metric)}",
+        metric,
+        columns,
+    )
 
 
 def _task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
@@ -136,9 +178,27 @@ def _task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
         label = short_task_name(task)
         if len(names) > 1:
             label += f" {name}"
-        figure_task = task if name in ("gold", "pooled", names[0]) else ""
+        figure_task = (
+            task
+            if name
+            in (
+                "gold",
+                "pooled",
+                names[0],
+            )
+            else ""
+        )
         leads = name == names[0]
-        columns.append(ResultColumn((task,), metric, name, label, figure_task, leads))
+        columns.append(
+            ResultColumn(
+                (task,),
+                metric,
+                name,
+                label,
+                figure_task,
+                leads,
+            )
+        )
     return columns
 
 
@@ -163,13 +223,36 @@ def sweep_table(group: Group, task: str, metric: str) -> SystemTable:
     systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
     sizes = sorted({system.size for system in systems})
     judgements = _leading_judgements(group.of_task(task)[0])
-    columns = [ResultColumn((task,), metric, judgements, str(size)) for size in sizes]
+    columns = [
+        ResultColumn(
+            (task,),
+            metric,
+            judgements,
+            str(size),
+        )
+        for size in sizes
+    ]
     rows = []
     for plain in dict.fromkeys(system.resized(0) for system in systems):
         runs = [systems.get(plain.resized(size)) for size in sizes]
-        cells = [_our_cell([run], column) for run, column in zip(runs, columns, strict=True)]
+        cells = [
+            _our_cell([run], column)
+            for run, column in zip(
+                runs,
+                columns,
+                strict=True,
+            )
+        ]
         if any(cells):
-            rows.append(ResultRow(_row_kind(plain), str(plain), cells, plain, ranked=False))
+            rows.append(
+                ResultRow(
+                    _row_kind(plain),
+                    str(plain),
+                    cells,
+                    plain,
+                    ranked=False,
+                )
+            )
     name = short_task_name(task)
     stem = f"{group.stem}-{file_slug(name)}-pool-sweep-{file_slug(metric)}"
     title = f"{metric} by size of the pool, {name}"
@@ -190,7 +273,13 @@ def _by_condition(group: Group, tasks: tuple[str, ...]) -> SystemTable:
             "columns: the document that meets so many of the query's ten conditions, over the one "
             "that meets one less"
         )
-    table = _make_table(group, stem, f"{title}, {domains}", _condition_columns(group, tasks), notes)
+    table = _make_table(
+        group,
+        stem,
+        f"{title}, {domains}",
+        _condition_columns(group, tasks),
+        notes,
+    )
     table.is_ordered = True
     systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
     if lacking := sorted(systems - {row.label for row in table.rows}):
@@ -214,11 +303,28 @@ def _condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColum
     columns = []
     for k in range(1, 11):
         label = f"{11 - k} over {10 - k}" if is_ladder else str(k)
-        columns.append(ResultColumn(tasks, f"Win({k})", "", label, printed))
+        columns.append(
+            ResultColumn(
+                tasks,
+                f"Win({k})",
+                "",
+                label,
+                printed,
+            )
+        )
     if is_ladder:
         columns.reverse()
     if group.variant == "complexity":
-        columns.append(ResultColumn(tasks, DECLINE, "", DECLINE, printed, ranked=False))
+        columns.append(
+            ResultColumn(
+                tasks,
+                DECLINE,
+                "",
+                DECLINE,
+                printed,
+                ranked=False,
+            )
+        )
     return columns
 
 
@@ -233,7 +339,15 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
         # Of a sweep over sizes of pools, the largest has a row, and a size of several tasks.
         if any(cells) and (system.size == max(sizes) or len(runs) > 1):
             kind = _row_kind(system)
-            rows.append(ResultRow(kind, str(system), cells, system, ranked=kind == "ours"))
+            rows.append(
+                ResultRow(
+                    kind,
+                    str(system),
+                    cells,
+                    system,
+                    ranked=kind == "ours",
+                )
+            )
     return order_by_score(rows, columns)
 
 
@@ -247,7 +361,11 @@ def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultC
     finished = [run for run in runs if run is not None]
     measured = None
     if len(finished) == len(runs):
-        measured = _mean_over(finished, column.metric, column.judgements)
+        measured = _mean_over(
+            finished,
+            column.metric,
+            column.judgements,
+        )
     if measured is None:
         return None
     answers = sum(run.scores["queries"] for run in finished)
@@ -342,7 +460,11 @@ def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[Resul
     for system in sorted(by_system):
         # A row of a table joins the row that it continues or repeats.
         merged: list[dict[int, list[published.PaperFigure]]] = []
-        for printed in sorted(by_system[system].values(), key=len, reverse=True):
+        for printed in sorted(
+            by_system[system].values(),
+            key=len,
+            reverse=True,
+        ):
             agreeing = (row for row in merged if _agree(row, printed))
             row = next(agreeing, None)
             if row is None:
@@ -350,7 +472,15 @@ def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[Resul
                 merged.append(row)
             for index, figure in printed.items():
                 row.setdefault(index, []).append(figure)
-        rows += [_published_row(group, system, row, len(columns)) for row in merged]
+        rows += [
+            _published_row(
+                group,
+                system,
+                row,
+                len(columns),
+            )
+            for row in merged
+        ]
     return rows
 
 
@@ -369,7 +499,13 @@ def _published_row(
     cells: list[ResultCell | None] = [None] * width
     for index, (figure, *_) in row.items():
         source = f"{paper}, {figure.table}, row {figure.row}"
-        cells[index] = ResultCell(figure.value, form, source, error=figure.error, note=figure.note)
+        cells[index] = ResultCell(
+            figure.value,
+            form,
+            source,
+            error=figure.error,
+            note=figure.note,
+        )
     figures = [figure for alike in row.values() for figure in alike]
     numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
     tables = "Tables" if len(numbers) > 1 else "Table"

@@ -124,7 +124,14 @@ def _losses_table(losses: JsonObject) -> ResultTable:
             start = round(BAR * total)
             total += shares[fate]
             bar = " " * start + "█" * max(round(BAR * total) - start, 1)
-            rows.append([words.format(k=cutoff), figure_cell(shares[fate]), str(documents), bar])
+            rows.append(
+                [
+                    words.format(k=cutoff),
+                    figure_cell(shares[fate]),
+                    str(documents),
+                    bar,
+                ]
+            )
     what = f"R@{cutoff}: what became of relevant documents"
     heads = [what, "share, mean over queries", "documents", ""]
     return ResultTable("", heads, rows, names=(0, 3))

@@ -64,7 +64,14 @@ def make_panels(cells: Sequence[TableCell], settings: Mapping[str, str]) -> list
         return [_gaps_panel(cells, settings["x"])]
     panels: dict[str, Panel] = {}
     for side in SIDES:
-        values = {(cell.system, cell.task, cell.metric): getattr(cell, side) for cell in cells}
+        values = {
+            (
+                cell.system,
+                cell.task,
+                cell.metric,
+            ): getattr(cell, side)
+            for cell in cells
+        }
         for key, value in values.items():
             labels = _label(*key)
             if "change" in settings:
@@ -75,12 +82,24 @@ def make_panels(cells: Sequence[TableCell], settings: Mapping[str, str]) -> list
                 title = ", ".join(filter(None, [side, labels.get(settings.get("panels", ""), "")]))
                 panel = panels.setdefault(title, _new_panel(settings, title))
                 column = labels[settings["columns"]]
-                _add_point(panel, settings["kind"], labels[settings["rows"]], column, value)
+                _add_point(
+                    panel,
+                    settings["kind"],
+                    labels[settings["rows"]],
+                    column,
+                    value,
+                )
     return list(panels.values())
 
 
 def _new_panel(settings: Mapping[str, str], title: str) -> Panel:
-    panel = Panel("", settings.get("value", ""), [], title=title, zero="change" in settings)
+    panel = Panel(
+        "",
+        settings.get("value", ""),
+        [],
+        title=title,
+        zero="change" in settings,
+    )
     if settings["kind"] == "pools":
         panel.x = "documents in the pool"
         panel.scale = {"value": "log"}
@@ -95,7 +114,12 @@ def _add_point(panel: Panel, kind: str, row: str, column: str, value: float) -> 
     panel.ticks[place] = column
     line = next((series for series in panel.series if series.label == row), None)
     if line is None:
-        line = Series(row, [], len(panel.series), "points" if kind == "points" else "line")
+        line = Series(
+            row,
+            [],
+            len(panel.series),
+            "points" if kind == "points" else "line",
+        )
         panel.series.append(line)
     line.points.append(Point(place, value))
     line.points.sort()
@@ -117,7 +141,12 @@ def _gaps_panel(cells: Sequence[TableCell], ceiling: str) -> Panel:
 
     A name that begins with `ceiling` is a variant of it, and left out.
     """
-    panel = Panel(f"nDCG@10 of {ceiling}", "nDCG@10 of the best of the others", [], diagonal=True)
+    panel = Panel(
+        f"nDCG@10 of {ceiling}",
+        "nDCG@10 of the best of the others",
+        [],
+        diagonal=True,
+    )
     for number, side in enumerate(SIDES):
         points = []
         for task in dict.fromkeys(cell.task for cell in cells):
@@ -126,7 +155,13 @@ def _gaps_panel(cells: Sequence[TableCell], ceiling: str) -> Panel:
             rivals = [value for system, value in values.items() if not system.startswith(ceiling)]
             if ceiling in values and rivals:
                 name = task.partition("/")[2]
-                points.append(Point(values[ceiling], max(rivals), label=name))
+                points.append(
+                    Point(
+                        values[ceiling],
+                        max(rivals),
+                        label=name,
+                    )
+                )
         if points:
             panel.series.append(Series(side, points, number))
     return panel

@@ -109,7 +109,7 @@ class StudyResults(NamedTuple):
             "question": self.study.question,
             "baseline": self.baseline,
             "cells": cells,
-            "tests": [test.json() for test in self.tests],
+            "tests": [test.json() | {"verdict": _find(test).verdict} for test in self.tests],
             "findings": self.notes,
             "deviations": self.deviations,
         }
@@ -434,7 +434,8 @@ def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
             why = result.unfit or str(result.problem)
             rows.append(MissingRow(result.cell.row, result.cell.task, why))
     title = f"Cells that are not there: {len(rows)} of {len(cell_results)}"
-    return [tabulate(title, rows, stem="study-missing")] if rows else []
+    # Seeds of a cell have the same reason.
+    return [tabulate(title, list(dict.fromkeys(rows)), stem="study-missing")] if rows else []
 
 
 def write(results: StudyResults, figures: SystemTable, runs: Path) -> Path:

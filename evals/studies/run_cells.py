@@ -492,7 +492,6 @@ class EstimateRow(NamedTuple):
     tokens_in: Cell
     tokens_out: Cell
     list_price: Cell
-    why: str
 
 
 def lay_out_ahead(estimate: JsonObject) -> list[TextBlock]:
@@ -505,7 +504,9 @@ def lay_out_ahead(estimate: JsonObject) -> list[TextBlock]:
         for row, total in estimate["rows"].items():
             rows.append(_estimate_row(row, "all tasks", total))
     rows.append(_estimate_row("all", "", estimate["all"]))
-    return ["dry run: nothing was sent", tabulate("estimated:", rows)]
+    reasons = [f"{cell['row']} on {cell['task']}: {cell['why']}" for cell in cells if "why" in cell]
+    table = tabulate("estimated:", rows)
+    return ["dry run: nothing was sent", table, *dict.fromkeys(reasons)]
 
 
 def _estimate_row(row: str, task: str, figures: JsonObject) -> EstimateRow:
@@ -518,5 +519,4 @@ def _estimate_row(row: str, task: str, figures: JsonObject) -> EstimateRow:
         figure_cell(figures["input_tokens"], "{:,.0f}", "unknown"),
         figure_cell(figures["output_tokens"], "{:,.0f}", "unknown"),
         figure_cell(figures["list_usd"], "${:,.4f}", "unknown"),
-        figures.get("why", ""),
     )

@@ -56,7 +56,15 @@ class Cell(str):
 
 def figure_cell(value: float | None, form: str = "{:.4f}", unknown: str = "-") -> Cell:
     """Return a cell with a measured figure; None is written as `unknown`."""
-    return Cell(unknown) if value is None else Cell(form, value, figures=[value])
+    return (
+        Cell(unknown)
+        if value is None
+        else Cell(
+            form,
+            value,
+            figures=[value],
+        )
+    )
 
 
 def value_cell(value: object, text: str = "") -> Cell:
@@ -117,18 +125,33 @@ def draw(
             if column[0] or index == 0:
                 least[index] = _longest_word(column)
         _shrink(widths, least, width - 2 - gap * (len(widths) - 1))
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=PADDING[gap])
+    table = Table(
+        box=rich.box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=PADDING[gap],
+    )
     for index, head in enumerate(heads):
         side: Any = "left" if index in names else "right"
         title = _styled(head, real.encoding)
-        table.add_column(title, justify=side, width=widths[index], overflow="fold")
+        table.add_column(
+            title,
+            justify=side,
+            width=widths[index],
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(_styled(cell, real.encoding) for cell in row))
     # Rich writes into a text, so that it meets no closed pipe.
     text = io.StringIO()
     colours: Any = {"force_terminal": real.is_terminal, "color_system": real.color_system}
     total = sum(widths) + gap * (len(widths) - 1) + 2
-    Console(file=text, highlight=False, soft_wrap=True, width=total, **colours).print(table)
+    Console(
+        file=text,
+        highlight=False,
+        soft_wrap=True,
+        width=total,
+        **colours,
+    ).print(table)
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
