@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sextant import environments
 from sextant.environments.base import Environment
@@ -404,7 +404,10 @@ class ReproducedTable:
         if not rows:
             return []
         conditions = self.conditions
-        budget: JsonObject = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
+        budget: dict[Any, float | None] = {
+            "usd": conditions.budget_usd,
+            "calls": conditions.budget_calls,
+        }
         fixed: JsonObject = {
             "data": conditions.data,
             "limit": conditions.limit,

@@ -11,7 +11,7 @@ pending; once the budget is used up, all that would send something. The others g
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,22 +149,22 @@ class StudyProgress:
             self._rows.append({"row": cell.row, "task": cell.task, **state})
         self._write()
 
-    def report(self, place: int) -> Callable[..., AbstractContextManager[Any]]:
+    def report(self, place: int) -> Callable[..., RunMonitor]:
         """Return what reports the run of the cell at a place."""
         cell = self._cells[place]
         last_line = 0.0
 
         def tell(event: Event, *, last: bool = False) -> None:
             nonlocal last_line
-            if not isinstance(event, Progress) or last:
+            if self._quiet or last or not isinstance(event, Progress):
                 return
             if event.elapsed - last_line >= STILL_SECONDS:
                 last_line = event.elapsed
                 print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
-        def begin(ready: PreparedRun, folder: RunFolder) -> AbstractContextManager[Any]:
+        def begin(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
             self._note(place, "under way", folder.shown)
-            return nullcontext() if self._quiet else RunMonitor(ready, folder, tell)
+            return RunMonitor(ready, folder, tell)
 
         return begin
 
