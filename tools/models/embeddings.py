@@ -1,7 +1,7 @@
 """Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings
 protocol.
 
-OpenAI's client sends, over the same connections as for every other call
+Requests go over the same connections as every other call
 (tools/models/transport/openai_client.py).
 """
 

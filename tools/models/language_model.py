@@ -190,26 +190,22 @@ class LanguageModel(dspy.LM):
             return response_value(response, "chat", request)
         outputs = list[Any]()
         for call in self._prepare_calls(prompt, messages, kwargs):
-            answer = self._answer(
-                call.request, call.rollout, call.send, call.conversation, call.limit
-            )
-            outputs += self._conclude(call, answer).outputs
+            outputs += self._conclude(call, self._answer(call)).outputs
         return outputs
 
     def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
         """Return the answer as the protocol has it, by keys and by attributes."""
         answers = []
         for call in self._prepare_calls(prompt, messages, kwargs):
-            answer = self._answer(
-                call.request, call.rollout, call.send, call.conversation, call.limit
-            )
-            answers.append(self._conclude(call, answer))
+            answers.append(self._conclude(call, self._answer(call)))
         return self._respond(answers)
 
     def _prepare_calls(
         self, prompt: Any, messages: Any, kwargs: dict[str, Any]
     ) -> Iterator["_PreparedCall"]:
         """Yield a call for each completion that is wanted: it is counted, paid for and kept by itself."""
+        # Programs have shortened by now what they can
+        context_window.check_room(messages or (), "prompt")
         count = kwargs.pop("n", None) or 1
         if count == 1:
             yield self._prepare_call(prompt, messages, kwargs)
@@ -219,51 +215,60 @@ class LanguageModel(dspy.LM):
             sample = n if rollout is None else f"{rollout}.{n}"
             yield self._prepare_call(prompt, messages, {**kwargs, "rollout_id": sample})
 
-    def _prepare_call(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> "_PreparedCall":
-        # Programs have shortened by now what they can
-        context_window.check_room(messages or (), "prompt")
+    def _prepare_call(
+        self,
+        prompt: Any,
+        messages: Any,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Message] | None = None,
+    ) -> "_PreparedCall":
+        """Return a call; `tools` are those of a conversation, whose next message is the answer."""
         if self.limit:
             kwargs = self._limit_answer(kwargs)
         settings = self._settings(kwargs)
-        rollout = kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
-        if self.wire:
-            settings = {name: _as_json(value) for name, value in settings.items()}
         conversation = messages or [{"role": "user", "content": prompt}]
+        counted = conversation
+        if tools is None:
+            tools = settings.get("tools") or None
+        else:
+            settings["tools"] = tools
+            counted = [{"content": json.dumps([messages, tools])}]
         instruction = find_instruction(conversation)
-        tools: Sequence[Message] = ()  # that DSPy does not send itself
         send: Callable[..., ProviderResponse]
         if self.wire:
-            tools = settings.pop("tools", None) or ()
-            request = self.wire.body(conversation, tools, settings)
+            settings = {
+                name: _as_json(value) for name, value in settings.items() if name != "tools"
+            }
+            request = self.wire.body(conversation, tools or (), settings)
+            has_tools = tools is not None
             # An answer with a call of a tool has no mark at its end.
-            last = "" if tools else COMPLETED
-            send = partial(self.wire.send, request, instruction, tools=bool(tools), last=last)
+            last = "" if has_tools else COMPLETED
+            send = partial(self.wire.send, request, instruction, tools=has_tools, last=last)
         else:
             request = _dumps([messages or prompt, settings])
             if isinstance(self.engine, str):  # LiteLLM makes the connection
-                tools = settings.get("tools") or ()
                 send = partial(self._by_litellm, conversation, tools, kwargs, instruction)
             else:
                 send = partial(self._by_engine, conversation, instruction)
-        limit = self.limit and kwargs[self._limited]
         return _PreparedCall(
-            prompt,
-            messages,
-            kwargs,
-            conversation,
-            instruction,
-            tools,
-            request,
-            rollout,
-            send,
-            limit,
+            prompt=prompt,
+            messages=messages,
+            kwargs=kwargs,
+            conversation=conversation,
+            counted=counted,
+            tools=tools,
+            request=request,
+            rollout=kwargs.get("rollout_id", self.kwargs.get("rollout_id")),
+            send=send,
+            limit=self.limit and kwargs[self._limited],
         )
 
     def _conclude(self, call: "_PreparedCall", answer: ModelResponse) -> ModelResponse:
         """Return an answer as DSPy takes it, which the context and the history now have."""
         # Answers kept by an earlier version have their thoughts in the text.
-        outputs = [part_output(output, call.instruction)[1] for output in answer.outputs]
-        if call.tools:
+        instruction = find_instruction(call.conversation)
+        outputs = [part_output(output, instruction)[1] for output in answer.outputs]
+        if call.tools is not None:
             outputs = [
                 _as_output(_read_message(output, call.conversation, call.tools))
                 for output in outputs
@@ -272,7 +277,7 @@ class LanguageModel(dspy.LM):
         text = first.get("text") if isinstance(first, dict) else first
         call_context.update(answer=LastAnswer(str(text or ""), answer.finish))
         answer = answer._replace(outputs=outputs)
-        self._remember(call.prompt, call.messages, call.kwargs, answer)
+        self._remember(call, answer)
         return answer
 
     def _limit_answer(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,13 +312,14 @@ class LanguageModel(dspy.LM):
             raise dspy.LMUnsupportedFeatureError(
                 "no tool interface", feature="tools", model=self.model
             )
-        if not self._server_facts.get("short_ids"):
+        facts = self._server_facts
+        if not facts.get("short_ids"):
             try:
                 return self._converse(messages, tools, settings)
             except dspy.LMError as error:
                 if not provider_errors.refuses_call_ids(error):
                     raise
-            self._server_facts["short_ids"] = True
+            facts["short_ids"] = True
             return self._converse(shorten_ids(messages), tools, settings, again=True)
         return self._converse(shorten_ids(messages), tools, settings)
 
@@ -325,23 +331,12 @@ class LanguageModel(dspy.LM):
         *,
         again: bool = False,
     ) -> Message:
-        own_settings = self._limit_answer(settings)
-        settings = self._settings(own_settings)
-        limit = settings.get(self._limited)
-        rollout = self.kwargs.get("rollout_id")
-        instruction = find_instruction(messages)
-        if self.wire:
-            request = self.wire.body(messages, tools, settings)
-            send = partial(self.wire.send, request, instruction, tools=True)
-        else:
-            request = _dumps([messages, settings | {"tools": tools}])
-            send = partial(self._by_litellm, messages, tools, own_settings, instruction)
-        counted = [{"content": json.dumps([messages, tools])}]
-        answer = self._answer(request, rollout, send, counted, limit, again=again)
+        call = self._prepare_call(None, messages, settings, tools)
+        answer = self._answer(call, again=again)
         message = _read_message(answer.outputs[0], messages, tools)
         if message.get("in_text"):
             self._tell_of_calls_in_text()
-        self._remember(None, messages, settings, answer._replace(outputs=[_as_output(message)]))
+        self._remember(call, answer._replace(outputs=[_as_output(message)]))
         return {**message, "finish": answer.finish}
 
     def _tell_of_calls_in_text(self) -> None:
@@ -372,13 +367,7 @@ class LanguageModel(dspy.LM):
         payer = session.current()
         return self._own_history if payer is None else payer.history
 
-    def _remember(
-        self,
-        prompt: Any,
-        messages: Any,
-        kwargs: dict[str, Any],
-        answer: ModelResponse,
-    ) -> None:
+    def _remember(self, call: "_PreparedCall", answer: ModelResponse) -> None:
         """Let DSPy's usage tracker and the history have the usage of a call, as with a plain
         dspy.LM.
         """
@@ -388,8 +377,13 @@ class LanguageModel(dspy.LM):
         if dspy.settings.disable_history:
             return
         entries = self._entries
-        settings = {name: value for name, value in kwargs.items() if not name.startswith("api_")}
-        entry = {"prompt": prompt, "messages": messages and [*messages], "kwargs": settings}
+        entry = {
+            "prompt": call.prompt,
+            "messages": call.messages and [*call.messages],
+            "kwargs": {
+                name: value for name, value in call.kwargs.items() if not name.startswith("api_")
+            },
+        }
         entries.append(entry | {_REMAINDER: partial(self._entry_of, answer, time.time())})
         if len(entries) > _PROMPTS:  # the prompts of all calls would fill the memory
             entries[-1 - _PROMPTS] |= {"prompt": _NOT_KEPT, "messages": None}
@@ -419,7 +413,7 @@ class LanguageModel(dspy.LM):
         usage = _report(sum((answer.usage for answer in answers), Usage()))
         return attributes({"model": self.model, "choices": choices, "usage": usage})
 
-    def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _settings(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         settings = {
             name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None
         }
@@ -441,7 +435,7 @@ class LanguageModel(dspy.LM):
     def _by_litellm(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Message],
+        tools: Sequence[Message] | None,
         settings: Mapping[str, Any],
         instruction: str,
         limit: int | None,
@@ -458,22 +452,19 @@ class LanguageModel(dspy.LM):
             if name not in _OF_DSPY and value is not None
         }
         request |= {"model": self.model, "messages": messages}
-        request |= {"tools": [*tools]} if tools else {}
+        if tools is not None:
+            request["tools"] = [*tools]
         most = self.terms.patience.call
         answer = litellm_client.send(self.model_type, request, deadline, most)
         return answer.without_thoughts(instruction)
 
     def _answer(
         self,
-        request: bytes,
-        rollout: Any,
-        send: Callable[..., ProviderResponse],
-        messages: Sequence[Message],
-        limit: int | None,
+        call: "_PreparedCall",
         *,
         again: bool = False,  # whether this is another try of a call
     ) -> ModelResponse:
-        """Return the answer to a request, charged to the session; sent with the `limit` that its
+        """Return the answer to a call, charged to the session; sent with the limit that its
         messages and its signature leave.
 
         It is sent again with all the room that there is, if its signature's limit cut the first
@@ -482,17 +473,18 @@ class LanguageModel(dspy.LM):
         payer = session.current()
         owner = payer.query_id if payer else ""
         ask = self.caller.ask
-        with self._noting_faults(request, messages, payer):
+        request = call.request
+        with self._noting_faults(request, call.counted, payer):
             if payer and not again:
                 payer.allow_call()
-            key = self._key(request, rollout, payer) if self.caller.keeps else ""
-            limits = self._limits(messages, limit)
+            key = self._key(request, call.rollout, payer) if self.caller.keeps else ""
+            limits = self._limits(call.counted, call.limit)
             first_limit = limits.whole if self.thinks else limits.brief
-            answer = ask(owner, key, request, partial(send, first_limit), first_limit)
+            answer = ask(owner, key, request, partial(call.send, first_limit), first_limit)
             _charge(payer, answer, key)
             if self._note_thinking(answer, limits):
                 key = key and _whole_key(key)
-                answer = ask(owner, key, request, partial(send, limits.whole), limits.whole)
+                answer = ask(owner, key, request, partial(call.send, limits.whole), limits.whole)
                 _charge(payer, answer, key)
                 if not all(map(_is_blank, answer.outputs)):
                     self._server_facts["thinks"] = True
@@ -601,10 +593,10 @@ class _PreparedCall(NamedTuple):
 
     prompt: Any
     messages: Any
-    kwargs: dict[str, Any]
+    kwargs: Mapping[str, Any]
     conversation: Sequence[Message]
-    instruction: str
-    tools: Sequence[Message]
+    counted: Sequence[Message]  # messages with as many tokens as all that is sent
+    tools: Sequence[Message] | None  # None if the answer is a text
     request: bytes
     rollout: Any
     send: Callable[..., ProviderResponse]

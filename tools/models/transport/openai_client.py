@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ from sextant.tools.models.transport.http_client import (
 )
 from sextant.tools.models.transport.rate_limiter import retry_after
 from sextant.tools.models.transport.repetition import cut_loop
-from sextant.tools.models.transport.stream_reader import StreamReader, tool_descriptions
+from sextant.tools.models.transport.stream_reader import StreamReader
 from sextant.tools.models.usage import read_report
 from sextant.tools.session import SharedOnDeepcopy
 
@@ -118,12 +118,10 @@ class OpenAIClient(SharedOnDeepcopy):
         self.url = next(
             (os.environ[name] for name in url_variables if os.environ.get(name)), default_url
         )
-        self.model, self.api, self.key, self._settings = (
-            model,
-            settings.api,
-            secrets.get_secret(self.variable),
-            settings,
-        )
+        self.model = model
+        self.api = settings.api
+        self.key = secrets.get_secret(self.variable)
+        self._settings = settings
         self._headers = header_values(settings.headers)
         long = [
             value for value in self._headers.values() if len(value) >= SECRET
@@ -224,7 +222,7 @@ class OpenAIClient(SharedOnDeepcopy):
         itself. `instruction` is the system message. Raises LM errors, also UnreadableResponse.
         """
         kind = self.server.kind
-        request, reader = self._prepare(body, limit, tools=tools, last=last)
+        request, reader = self._prepare(self._adapt(body, tools=tools), limit, last)
         began = time.monotonic()
         try:
             with self._as_lm_errors():
@@ -250,10 +248,9 @@ class OpenAIClient(SharedOnDeepcopy):
         return parted
 
     def _prepare(
-        self, body: bytes, limit: int | None, *, tools: bool, last: str
+        self, body: bytes, limit: int | None, last: str
     ) -> tuple[bytes, StreamReader | None]:
         """Return a request as this server has it, and the reader of its answer, if that is streamed."""
-        body = self._adapt(body, tools=tools)
         kind = self.server.kind
         chat = self.api == "chat"
         when = self._settings.stream
@@ -266,10 +263,7 @@ class OpenAIClient(SharedOnDeepcopy):
         words = kind.limit if chat else ("max_output_tokens",)
         request = write_server_limits(body, words, limit, stream_options)
         marker = last if kind.stops == "stream" else ""
-        if not streams:
-            return request, None
-        descriptions = tool_descriptions(body) if tools else []
-        return request, StreamReader(marker, chat=chat, descriptions=descriptions)
+        return request, StreamReader(marker, chat=chat) if streams else None
 
     def _read_reply(
         self,
@@ -295,17 +289,17 @@ class OpenAIClient(SharedOnDeepcopy):
             reasoning_limit = orjson.dumps(self._limit_reasoning())[1:-1]
             body = body.replace(b'"reasoning_tokens":%d' % limit, reasoning_limit, 1)
         kind = self.server.kind
-        if self.api == "chat" and (kind.turns or not kind.system):
-            request = json.loads(body)
+        arranges = kind.turns or not kind.system
+        marks = kind.name in ("openrouter", "litellm") and "claude" in self.model
+        if self.api != "chat" or not (arranges or marks):
+            return body
+        request = json.loads(body)
+        if arranges:
             request["messages"] = arrange_turns(request["messages"], system=kind.system)
-            body = json.dumps(request).encode()
-        if self.api == "chat" and kind.name in ("openrouter", "litellm") and "claude" in self.model:
-            request = json.loads(body)
-            body = json.dumps(
-                request
-                | {"messages": mark_cacheable_prefix(self.model, request["messages"], grows=tools)}
-            ).encode()
-        return body
+        if marks:
+            messages = mark_cacheable_prefix(self.model, request["messages"], grows=tools)
+            request["messages"] = messages
+        return json.dumps(request).encode()
 
     def get(self, path: str, deadline: float) -> HttpResponse:
         """Return the answer of status 200 to a GET, by `deadline`. Raises LM errors."""
@@ -414,41 +408,30 @@ def write_server_limits(
     """Return a request for a chat with the limit of its answer, or another limit, in the `words` of
     a server.
 
-    `more` has further fields of the request; the request's own values win.
+    `additions` has further fields of the request; the request's own values win.
     """
-    head, model, after_model = body.partition(
-        b'"model":'
-    )  # before it are limits; parsing all would cost too much
-    limits = orjson.loads(head.rstrip(b", ") + b"}")
-    written_limits = {
-        **additions,
-        **(dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {}),
-    }
-    return (
-        (orjson.dumps(written_limits)[:-1] + b"," if written_limits else b"{") + model + after_model
-    )
+    # Before the model are limits; parsing all would cost too much.
+    head, model, after_model = body.partition(b'"model":')
+    fields = dict(additions)
+    if own_limit := orjson.loads(head.rstrip(b", ") + b"}").get("max_tokens"):
+        fields |= dict.fromkeys(words, limit or own_limit)
+    beginning = orjson.dumps(fields)[:-1] + b"," if fields else b"{"
+    return beginning + model + after_model
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
+    """Return a message of Chat as items of Responses."""
+    content = message["content"]
     if message["role"] == "tool":
-        return [
-            {
-                "type": "function_call_output",
-                "call_id": message["tool_call_id"],
-                "output": message["content"],
-            }
-        ]
-    requested_calls = message.get("tool_calls") or ()
-    calls = [
-        {"type": "function_call", "call_id": call["id"], **call["function"]}
-        for call in requested_calls
-    ]
-    texts = (
-        [{"role": message["role"], "content": message["content"]}]
-        if message.get("content") or not calls
-        else []
-    )
-    return [*message.get("reasoning_items", ()), *texts, *calls]
+        call_id = message["tool_call_id"]
+        return [{"type": "function_call_output", "call_id": call_id, "output": content}]
+    items = [*message.get("reasoning_items", ())]
+    calls = message.get("tool_calls") or ()
+    if content or not calls:
+        items.append({"role": message["role"], "content": content})
+    for call in calls:
+        items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+    return items
 
 
 def _end_reply(reply: Completion, finish: str, tokens: int, request: bytes) -> Completion:
@@ -457,19 +440,20 @@ def _end_reply(reply: Completion, finish: str, tokens: int, request: bytes) -> C
 
     `tokens` is the least number of tokens that have come.
     """
-    usage = reply.usage
-    if read_report(usage) is None:
-        text = (
-            reply.reasoning + reply.text + "".join(call["arguments"] for call in reply.tool_calls)
-        )
-        written = max(tokens, count_tokens(text))
-        prompt = count_tokens(request.decode("utf-8", "replace"))
-        usage = {"prompt_tokens": prompt, "completion_tokens": written}
-    calls = [*reply.tool_calls]
-    if finish == REPETITION and calls:
-        calls[-1] = {**calls[-1], "arguments": cut_loop(calls[-1]["arguments"])}
-    text = cut_loop(reply.text) if finish == REPETITION else reply.text
-    return reply._replace(text=text, tool_calls=calls, finish=finish, usage=usage)
+    if read_report(reply.usage) is None:
+        arguments = [call["arguments"] for call in reply.tool_calls]
+        text = "".join([reply.reasoning, reply.text, *arguments])
+        usage = {
+            "prompt_tokens": count_tokens(request.decode("utf-8", "replace")),
+            "completion_tokens": max(tokens, count_tokens(text)),
+        }
+        reply = reply._replace(usage=usage)
+    if finish == REPETITION:
+        calls = [*reply.tool_calls]
+        if calls:
+            calls[-1] = {**calls[-1], "arguments": cut_loop(calls[-1]["arguments"])}
+        reply = reply._replace(text=cut_loop(reply.text), tool_calls=calls)
+    return reply._replace(finish=finish)
 
 
 def read_completion(
@@ -487,11 +471,8 @@ def read_completion(
         raise UnreadableResponse(f"it has no message, but {beginning!r}", model, usage) from None
     metered = read_report(usage)
     tokens = metered.output_tokens if metered else None
-    reply = reply._replace(finish=read_finish_reason(reply.finish, tokens, limit))
     # Cleaned before it is cut, so that no secret is cut in two.
-    finish = reply.finish
-    if len(finish) > FINISH:
-        finish = clean(finish)[:FINISH]
+    finish = clean(read_finish_reason(reply.finish, tokens, limit))[:FINISH]
     return reply._replace(
         finish="".join(letter if letter.isprintable() else "?" for letter in finish),
         timings=answer.get("timings"),
@@ -550,6 +531,8 @@ _TOLD = (
     "thinking_blocks",
     "reasoning_details",
 )
+# Names of the text in a block of thoughts
+_TEXTS = ("thinking", "text", "content", "summary")
 _THOUGHT_PARTS = (
     "thinking",
     "reasoning",
@@ -560,6 +543,12 @@ _THOUGHT_PARTS = (
 )
 
 
+class _Content(NamedTuple):
+    text: str
+    thoughts: str
+    refusal: str
+
+
 def _chat(answer: Any, usage: Any) -> Completion:
     choice = answer["choices"][0]
     message = choice.get("message")
@@ -567,58 +556,56 @@ def _chat(answer: Any, usage: Any) -> Completion:
         message = {}  # Gemini's, where thoughts take all tokens or a filter the whole answer
     written = message.get("tool_calls") or ()
     written = [written] if isinstance(written, dict) else written
-    if not written and isinstance(
-        message.get("function_call"), dict
-    ):  # the protocol's form until 2023
-        written = [{"function": message["function_call"]}]
+    if not written and isinstance(message.get("function_call"), dict):
+        written = [{"function": message["function_call"]}]  # the protocol's form until 2023
     calls = [_call(call, call.get("function", call)) for call in written]
-    finish = str(choice.get("finish_reason") or "")
-    content = message.get("content")
-    refusal = _text(message.get("refusal")) or _refusal_within(content)
-    if refusal or message.get("refusal"):
-        finish = "refusal"
-    inside = _thoughts_within(content)
-    reasoning = (
-        next(filter(None, (_text_within(message.get(name)) for name in _TOLD)), "") or inside
-    )
-    thoughts = next((name for name in _THOUGHTS if message.get(name)), None) if calls else None
-    parts = {thoughts: message[thoughts]} if thoughts else {}
-    if calls and inside:
-        parts["content"] = content
-    if any(call.get(name) for call in written for name in _BESIDE_CALLS):
-        parts["tool_calls"] = [
-            {name: call[name] for name in call if name != "index"} for call in written
-        ]
-    text = _text(content) or refusal
+    content = _read_content(message.get("content"))
+    refusal = _text(message.get("refusal")) or content.refusal
+    told = (_text_within(message.get(name)) for name in _TOLD)
+    reasoning = next(filter(None, told), "") or content.thoughts
+    text = content.text or refusal
     if not (text.strip() or calls) and reasoning.lstrip().startswith(_ANSWER_STARTS):
         # A server whose parser of thoughts expects some takes the whole answer for thoughts
         text = reasoning
         reasoning = ""
+    is_refused = refusal or message.get("refusal")
+    finish = "refusal" if is_refused else str(choice.get("finish_reason") or "")
+    parts = _parts_of_calls(message, written, content) if calls else {}
     return Completion(text, calls, finish, usage, reasoning, parts)
+
+
+def _parts_of_calls(
+    message: Mapping[str, Any], written: Sequence[Mapping[str, Any]], content: _Content
+) -> dict[str, Any]:
+    """Return what goes back with the calls of a message: thoughts, and data beside the calls."""
+    parts = {}
+    if thoughts := next((name for name in _THOUGHTS if message.get(name)), None):
+        parts[thoughts] = message[thoughts]
+    if content.thoughts:
+        parts["content"] = message["content"]
+    if any(call.get(name) for call in written for name in _BESIDE_CALLS):
+        parts["tool_calls"] = [
+            {name: call[name] for name in call if name != "index"} for call in written
+        ]
+    return parts
+
+
+def _read_content(content: Any) -> _Content:
+    """Read a content: a text, or parts, as Mistral and Anthropic have it."""
+    if not isinstance(content, list):
+        return _Content(content if isinstance(content, str) else "", "", "")
+    parts = [part for part in content if isinstance(part, dict)]
+    thoughts = [part for part in parts if _is_thought(part)]
+    said = [part for part in parts if not _is_thought(part)]
+    return _Content(
+        "".join(_text(part.get("text")) for part in said),
+        "".join(map(_text_within, thoughts)),
+        "".join(_text(part.get("refusal")) for part in parts),
+    )
 
 
 def _is_thought(content_part: Mapping[str, Any]) -> bool:
     return content_part.get("type") in _THOUGHT_PARTS or content_part.get("thought") is True
-
-
-def _refusal_within(content: Any) -> str:
-    """Return the words of a refusal in a content in parts."""
-    content_parts = content if isinstance(content, list) else ()
-    return "".join(
-        _text(content_part.get("refusal"))
-        for content_part in content_parts
-        if isinstance(content_part, dict)
-    )
-
-
-def _thoughts_within(content: Any) -> str:
-    """Return the thoughts of a content in parts, as Mistral and Anthropic have it."""
-    content_parts = content if isinstance(content, list) else ()
-    return "".join(
-        _text_within(content_part)
-        for content_part in content_parts
-        if isinstance(content_part, dict) and _is_thought(content_part)
-    )
 
 
 def _text_within(value: Any) -> str:
@@ -626,16 +613,8 @@ def _text_within(value: Any) -> str:
     if isinstance(value, list):
         return "".join(map(_text_within, value))
     if isinstance(value, dict):
-        return next(
-            filter(
-                None,
-                (
-                    _text_within(value.get(name))
-                    for name in ("thinking", "text", "content", "summary")
-                ),
-            ),
-            "",
-        )
+        texts = (_text_within(value.get(name)) for name in _TEXTS)
+        return next(filter(None, texts), "")
     return value if isinstance(value, str) else ""
 
 
@@ -650,33 +629,25 @@ def _responses(answer: Any, usage: Any) -> Completion:
             calls.append(_call({**item, "id": item.get("call_id")}, item))
         if item["type"] == "reasoning":
             thoughts += [_text(item.get("summary")), _text(item.get("content"))]
-            if item.get("encrypted_content") or item.get(
-                "content"
-            ):  # else it names one that is not stored
+            # Else it names one that is not stored.
+            if item.get("encrypted_content") or item.get("content"):
                 items.append(item)
-        for content_part in item.get("content") or () if item["type"] == "message" else ():
-            finish = "refusal" if content_part["type"] == "refusal" else finish
-            texts.append(_text(content_part.get("text")) or _text(content_part.get("refusal")))
-    if answer.get("status") == "failed" or (
-        not answer["output"] and answer.get("status") != "incomplete"
-    ):
+        if item["type"] == "message":
+            content = _read_content(item.get("content"))
+            finish = "refusal" if content.refusal else finish
+            texts.append(content.text + content.refusal)
+    status = answer.get("status")
+    if status == "failed" or (not answer["output"] and status != "incomplete"):
         raise KeyError("output")
-    if answer.get("status") == "incomplete":
+    if status == "incomplete":
         finish = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
+    reasoning = "\n\n".join(filter(None, thoughts))
     parts = {"reasoning_items": items} if calls and items else {}
-    return Completion(
-        "".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)), parts
-    )
+    return Completion("".join(texts), calls, finish, usage, reasoning, parts)
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, list):  # parts, as some servers have it
-        return "".join(
-            _text(content_part.get("text"))
-            for content_part in content
-            if isinstance(content_part, dict) and not _is_thought(content_part)
-        )
-    return content if isinstance(content, str) else ""
+    return _read_content(content).text
 
 
 def _call(call: Any, function: Any) -> dict[str, str]:
@@ -742,12 +713,12 @@ def arrange_turns(messages: Sequence[Message], *, system: bool) -> list[Message]
         role = message["role"]
         if role in ("system", "developer") and not system:
             role = "user"
-        last = arranged[-1] if arranged else {}
-        texts = [last.get("content"), message.get("content")]
-        if role == "user" == last.get("role") and all(isinstance(text, str) for text in texts):
-            arranged[-1] = {**last, "content": "\n\n".join(map(str, texts))}
+        before = arranged[-1]["role"] if arranged else ""
+        if role == before == "user" and isinstance(message["content"], str):
+            joined = f"{arranged[-1]['content']}\n\n{message['content']}"
+            arranged[-1] = {**arranged[-1], "content": joined}
             continue
-        if role == "user" and last.get("role") == "tool":
+        if role == "user" and before == "tool":
             arranged.append({"role": "assistant", "content": "I have read this."})
         arranged.append({**message, "role": role})
     return arranged
@@ -840,11 +811,10 @@ def _type(
 
 def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LMError | None:
     """Return the error that a gateway sends with status 200, in place of an answer or in its choice; None for none."""
-    choices = answer.get("choices")
     usage = answer.get("usage")
-    choice = (
-        choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    )
+    choice: dict[str, Any] = {}
+    with suppress(KeyError, IndexError, TypeError, ValueError):
+        choice = dict(answer["choices"][0])
     broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
     is_error = answer.get("object") == "error"  # FastChat's, and vLLM's until 2025
     error = answer.get("error") or choice.get("error") or (answer if is_error else broken)

@@ -3,7 +3,6 @@
 import asyncio
 import enum
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -20,10 +19,9 @@ from hypothesis import strategies as st
 from sextant.evals.running.request import SYSTEMS
 from sextant.evals.running.resolve import try_construct
 from sextant.programs.search_tools import make_tools
-from sextant.tools.models import call_context, language_model
+from sextant.tools.models import language_model
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import InvalidAnswer
-from sextant.tools.models.call_context import PredictorCall
 from sextant.tools.models.passages import Passage
 from sextant.tools.plugins import load_object
 
@@ -417,14 +415,6 @@ def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
     assert Adapter().format(AllKinds, demos, inputs) == dspy.ChatAdapter().format(
         AllKinds, demos, inputs
     )
-
-
-def test_dspys_warnings_of_cut_answers_are_silenced_for_sextants_calls_alone(caplog):
-    log = logging.getLogger("dspy.clients.lm")
-    log.warning("of a user's own call")
-    with call_context.expose_call(PredictorCall(Adapter(), Read, READ)):
-        log.warning("of a call of Sextant's")
-    assert [record.message for record in caplog.records] == ["of a user's own call"]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -23,7 +23,7 @@ from sextant.tools.models.transport.openai_client import (
     UnreadableResponse,
     read_completion,
 )
-from sextant.tools.models.transport.stream_reader import StreamReader, tool_descriptions
+from sextant.tools.models.transport.stream_reader import StreamReader
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
@@ -223,38 +223,6 @@ def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(message, read
     written = reply.usage["completion_tokens"]
     # Without the server's count it is ours, and an event has a token at least
     assert abs(written - len(sent_events)) < 5 or (not metered and written > len(sent_events))
-
-
-def declared(name, description):
-    function = {"name": name, "description": description, "parameters": {"type": "object"}}
-    return {"type": "function", "function": function}
-
-
-@pytest.mark.parametrize("chat", [True, False])
-def test_a_stream_is_left_once_it_copies_the_descriptions_of_two_tools(chat):
-    tools = [
-        declared("search", 'Search the collection for passages of "k" documents.\nBe brief.'),
-        declared("read", "Return the whole text of a document by its id."),
-    ]
-    body = {"tools": tools if chat else [tool["function"] for tool in tools]}
-    descriptions = tool_descriptions(json.dumps(body).encode())
-
-    def taken(text):
-        """Return how many characters of a stream are read."""
-        reader = StreamReader(chat=chat, descriptions=descriptions)
-        for start in range(0, len(text), 9):
-            piece = text[start : start + 9]
-            event = {"choices": [{"delta": {"content": piece}}]} if chat else {"delta": piece}
-            if reader.take(b"data: %s\n\n" % json.dumps(event).encode()):
-                assert reader.finish == "repetition"
-                return start
-        return len(text)
-
-    ideas = " ".join(f"Idea {number} is another." for number in range(99))
-    copied = "<tools>" + "\n".join(map(json.dumps, tools))
-    assert taken(copied + ideas) < len(copied) + 250
-    quoting = f"I can {tools[1]['function']['description']} {ideas}"
-    assert taken(quoting) == len(quoting)
 
 
 def test_a_stream_of_responses_is_followed_by_its_deltas_alone():
