@@ -1,28 +1,26 @@
-"""The side of a compilation that DSPy's optimizers see: a program and a metric, whose evaluations
-are logged.
+"""The side of a compilation that DSPy's optimizers see: a program and a metric.
 
-A call of an instrumented program with the id of a training query searches for that query, scores
-the ranking, logs the evaluation and returns a small prediction, whoever calls it: an evaluation, a
-bootstrap, a sampled trajectory. While an optimizer works, DSPy's executor is replaced, because it
-runs slow examples several times, drops everything after ten errors and hides faults of the
-provider. Demonstrations made of traces have a few passages, cut short.
+A call of an instrumented program with the id of a training query searches for that query as in a
+run, scores the ranking and returns a small prediction, whoever calls it: an evaluation, a
+bootstrap, a sampled trajectory. DSPy's own executor makes the calls. What has to end a compilation
+passes through it, because `AbortCompilation` is no Exception; a call that it makes again, because
+it is slow, gets the answers of the first (tools/models/storage/ledger.py). Demonstrations made of
+traces have a few passages, cut short.
 
-Resuming is replaying: an optimizer starts again from its first step, with the same seed;
-evaluations that are on disk are not made again, and model calls are answered from the ledger
-(tools/models/storage/response_cache.py).
+Nothing is kept here for a later sitting: an optimizer then starts again from its first step, with
+the same seed, and the ledger has the answers.
 """
 
 import contextvars
+import hashlib
+import json
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -31,24 +29,31 @@ import dspy
 from sextant.evals.run_folder import Outcome
 from sextant.evals.running.runner import OUTAGE, answer_query
 from sextant.evals.scoring.metrics import ranking_of
-from sextant.optimizers.evaluation_log import Candidate, Evaluation, EvaluationLog
 from sextant.optimizers.request import CompileRequest
 from sextant.optimizers.trainset.demonstrations import to_example, trim_traced_call
 from sextant.optimizers.trainset.feedback import feedback
-from sextant.optimizers.trainset.objective import Objective
+from sextant.optimizers.trainset.objective import Objective, QueryScore
 from sextant.optimizers.trainset.splits import Trainset
+from sextant.programs.compiled import Prompt, get_prompts
 from sextant.tools import schemas
 from sextant.tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.platform import number_format
-from sextant.tools.process_changes import EXECUTE, while_running
 from sextant.tools.records import JsonMapping, JsonObject, Query, Trace, total, usage_from_json
-from sextant.tools.session import set_contextvar
 
 # The key of the objective among a candidate's parameters.
 OBJECTIVE = "--instruction"
 PAUSE = 15.0  # seconds between lines of progress while no candidate is finished
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One state that a program was evaluated in: all that an optimizer can change."""
+
+    digest: str  # eight hex digits over the rest
+    prompts: Mapping[str, Prompt]  # by predictor
+    parameters: JsonMapping  # that are tuned, and not prompts
 
 
 class Rollout(dspy.Prediction):
@@ -58,61 +63,70 @@ class Rollout(dspy.Prediction):
     """
 
     # Class attributes, so that DSPy sets them as attributes and not as fields.
-    evaluation: Evaluation = None  # type: ignore[assignment]
-    outcome: Outcome | None = None  # None where the evaluation was read from disk
+    candidate: str = ""  # its digest
+    evaluation: QueryScore = None  # type: ignore[assignment]
+    outcome: Outcome | None = None  # where the predictors' calls are wanted; a trace may be large
     outputs: Mapping[str, Sequence[str]] = {}  # output fields, by predictor
 
 
-class CandidateEvaluator(EvaluationLog):
-    """Evaluates the states of a program on the training queries, and logs them. Threads share it."""
+class CandidateEvaluator:
+    """Evaluates the states of a program on the training queries. Threads share it."""
 
     def __init__(
         self,
-        folder: Path,
         training: Trainset,
         *objectives: Objective,  # one a task, all of one metric
         workers: int = 1,  # evaluations at a time
         query_seconds: float = math.inf,  # limit of one evaluation
         say: Callable[[str], None] = lambda line: None,  # is given lines of progress
-        record: Callable[[], None] = lambda: None,  # is called before an evaluation is logged
     ) -> None:
-        queries_by_part = {"train": training.train, "validation": training.validation}
+        self.training = training
+        self.objective = objectives[0]
+        self.tasks: dict[str, str] = {}  # by query id
         self._objectives: dict[str, Objective] = {}
-        self.tasks: dict[str, str] = {}
         usable = set[str]()
         for objective in objectives:
             environment = objective.environment
             for query in environment.queries:
                 self._objectives[query.query_id] = objective
                 self.tasks[query.query_id] = environment.task
-            usable.update(query.query_id for query in objective.usable(environment.queries))
-        usable_by_part = {}
-        for part_name, part_queries in queries_by_part.items():
-            usable_by_part[part_name] = tuple(
-                query for query in part_queries if query.query_id in usable
-            )
-        super().__init__(folder, usable_by_part)
-        self.fold_of = dict(training.fold_of)
-        self.training = training
-        self.objective = objectives[0]
+            usable |= {query.query_id for query in objective.usable(environment.queries)}
+        self.parts: dict[str, tuple[Query, ...]] = {}
+        for part_name in ("train", "validation"):
+            queries: tuple[Query, ...] = getattr(training, part_name)
+            self.parts[part_name] = tuple(query for query in queries if query.query_id in usable)
+        self._dev = self.parts["train"]  # all queries, with folds
+        self._queries = {
+            query.query_id: query for queries in self.parts.values() for query in queries
+        }
         # The rank up to which a document is well ranked.
         self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
-        self._queries = {
-            query.query_id: query for part_queries in self.parts.values() for query in part_queries
-        }
+        # Digests of the program as it is, and of the candidate that an optimizer starts from.
+        self.before = ""
+        self.start = ""
+        # Digests of the candidates that an optimizer returned, with their parts that are no prompts.
+        self.returned: dict[str, JsonMapping] = {}
+        self.candidates: dict[str, Candidate] = {}  # in the order in which they came
+        self.fold = 0
+        self.fold_of = dict(training.fold_of)
+        # The folds in which an optimizer evaluated a candidate, by its digest.
+        self._made_in: dict[str, set[int]] = {}
+        # By candidate and query: the student's, as in a run.
+        self.rollouts: dict[tuple[str, str], Rollout] = {}
+        self.student: Any = None  # the model whose evaluations count
         self._workers = workers
+        self._room = threading.Semaphore(workers)
         self._query_seconds = query_seconds
-        self._stopped = threading.Event()
+        self._ending: Exception | None = None  # why nothing is evaluated any more
+        self._lock = threading.Lock()
         self._say = say
-        self._record = record
         self._said = time.monotonic()
-        self._whole_parts_said = set[tuple[str, str]]()
-        self._student: tuple[Any, ...] = ()
+        self._told = set[tuple[str, str]]()  # candidates with the parts that are told
 
     # -- what an optimizer gets
 
     def instrument(self, program: Any, parameters: JsonMapping | None = None) -> Any:
-        """Have calls of `program`, and of its copies, pass through the study."""
+        """Have calls of `program`, and of its copies, search for a query and be scored."""
 
         def forward(this: Any, query_id: str, **_: Any) -> Rollout:
             return self._roll_out(this, query_id, parameters or {})
@@ -156,35 +170,76 @@ class CandidateEvaluator(EvaluationLog):
             outputs=rollout.outputs.get(predictor, ()),
         )
 
-    @contextmanager
-    def working(self, student: Any) -> Iterator[None]:
-        """DSPy's optimizers work inside, with `student` as the model whose evaluations count."""
-        self._student = _identity(student)
-        with while_running(), set_contextvar(EXECUTE, self.each):
-            yield
+    # -- candidates and their values
 
-    def values(
-        self,
-        digest: str,
-        part_name: str,
-        like: str = "",
-    ) -> list[float]:
-        """Return the values of `evaluations_of`, weighed so that their mean is the mean over tasks."""
-        evaluations = self.evaluations_of(digest, part_name, like)
-        tasks = Counter(self.tasks[evaluation.query_id] for evaluation in evaluations)
+    def candidate(self, program: Any, parameters: JsonMapping) -> Candidate:
+        """Return the present state of a program as a candidate."""
+        prompts = get_prompts(program)
+        digest = _digest(prompts, parameters)
+        with self._lock:
+            self._made_in.setdefault(digest, set()).add(self.fold)
+            return self.candidates.setdefault(digest, Candidate(digest, prompts, dict(parameters)))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of queries to train on and to validate; with folds, of each, or one more."""
+        if not self.fold_of:
+            return {part_name: len(queries) for part_name, queries in self.parts.items()}
+        query_count = len(self._dev)
+        folds = len(set(self.fold_of.values()))
+        validation = query_count - math.ceil(query_count / folds)
+        return {"train": query_count // folds, "validation": validation, "folds": folds}
+
+    def take_fold(self, fold: int) -> None:
+        """Train on one fold from now on, and validate on the others; does nothing without folds."""
+        self.fold = fold
+        if self.fold_of:
+            self.parts = {part_name: self._take({fold}, part_name) for part_name in self.parts}
+
+    def queries(self, digest: str, part_name: str) -> tuple[Query, ...]:
+        """Return the queries of a part.
+
+        With folds, "train" is the folds that the candidate was compiled on, and "validation" the others.
+        """
+        if not self.fold_of:
+            return self.parts[part_name]
+        is_given = digest in (self.before, self.start)
+        return self._take(set() if is_given else self._made_in[digest], part_name)
+
+    def _take(self, folds: set[int], part_name: str) -> tuple[Query, ...]:
+        return tuple(
+            query
+            for query in self._dev
+            if (self.fold_of[query.query_id] in folds) == (part_name == "train")
+        )
+
+    def scores(self, digest: str, part_name: str, like: str = "") -> dict[str, QueryScore]:
+        """Return the student's scores of a candidate on a part, by query id, in the order of the queries.
+
+        `like` is the digest of another candidate, whose part is taken.
+        """
+        scores = {}
+        for query in self.queries(like or digest, part_name):
+            if (digest, query.query_id) in self.rollouts:
+                scores[query.query_id] = self.rollouts[digest, query.query_id].evaluation
+        return scores
+
+    def is_whole(self, digest: str, part_name: str) -> bool:
+        """Whether a candidate was evaluated on every query of a part."""
+        evaluated = len(self.scores(digest, part_name))
+        return 0 < evaluated == len(self.queries(digest, part_name))
+
+    def values(self, digest: str, part_name: str, like: str = "") -> list[float]:
+        """Return the values of `scores`, weighed so that their mean is the mean over tasks."""
+        scores = self.scores(digest, part_name, like)
+        tasks = Counter(self.tasks[query_id] for query_id in scores)
         values = []
-        for evaluation in evaluations:
-            of_task = tasks[self.tasks[evaluation.query_id]]
-            weight = len(evaluations) / (len(tasks) * of_task)
-            values.append(evaluation.value * weight)
+        for query_id, score in scores.items():
+            weight = len(scores) / (len(tasks) * tasks[self.tasks[query_id]])
+            values.append(score.value * weight)
         return values
 
-    def mean(
-        self,
-        digest: str,
-        part_name: str,
-        like: str = "",
-    ) -> float:
+    def mean(self, digest: str, part_name: str, like: str = "") -> float:
         """Return the mean over tasks of the objective's values, for a candidate with evaluations."""
         values = self.values(digest, part_name, like)
         return sum(values) / len(values)
@@ -195,64 +250,74 @@ class CandidateEvaluator(EvaluationLog):
 
     # -- evaluating
 
-    def evaluate(self, program: Any, part_name: str) -> list[Evaluation]:
-        """Evaluate `program` as it is on every query of a part; return the evaluations in their order."""
+    def evaluate(self, program: Any, part_name: str) -> str:
+        """Evaluate `program` as it is on every query of a part; return the candidate's digest."""
+        evaluator = dspy.Evaluate(
+            devset=self.examples(part_name), metric=self.metric, num_threads=self._workers
+        )
         with dspy.context(trace=None):
-            rollouts = self.each(
-                lambda query: program(query_id=query.query_id), self.parts[part_name]
-            )
-        return [rollout.evaluation for rollout in rollouts]
+            _, rollout, _ = evaluator(program).results[0]
+        return str(rollout.candidate)
 
-    def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
-        """Return `function` of every item, `workers` at a time, each once; raise the first exception."""
-        with ThreadPoolExecutor(self._workers) as pool:
-            futures = [pool.submit(contextvars.copy_context().run, function, item) for item in data]
-            for first in wait(futures, return_when=FIRST_EXCEPTION).done:
-                # Calls in flight are paid for, and logged when they are answered.
-                if first.exception():
-                    pool.shutdown(cancel_futures=True)
-                    first.result()
-        return [future.result() for future in futures]
-
-    def stop(self) -> None:
+    def stop(self, reason: Exception | None = None) -> None:
         """Start no further evaluation: a request for one raises AbortCompilation."""
-        self._stopped.set()
+        self._ending = self._ending or reason or Interrupted()
 
-    def _roll_out(
-        self,
-        program: Any,
-        query_id: str,
-        parameters: JsonMapping,
-    ) -> Rollout:
-        """Run the program on a query, score and log it. AbortCompilation if that is impossible now."""
-        if self._stopped.is_set():
-            raise AbortCompilation(Interrupted())
+    def wait(self) -> None:
+        """Wait for the evaluations in flight: they are paid for."""
+        for _ in range(self._workers):
+            self._room.acquire()
+
+    def _roll_out(self, program: Any, query_id: str, parameters: JsonMapping) -> Rollout:
+        """Run the program on a query and score it. AbortCompilation if that is impossible now."""
+        with self._room:
+            if self._ending:
+                raise AbortCompilation(self._ending)
+            try:
+                return self._evaluate(program, query_id, parameters)
+            except AbortCompilation as aborted:
+                self.stop(aborted.reason)
+                raise
+            except Exception as error:
+                self.stop(error)
+                raise AbortCompilation(error) from error
+
+    def _evaluate(self, program: Any, query_id: str, parameters: JsonMapping) -> Rollout:
         query = self._queries[query_id]
         candidate = self.candidate(program, parameters)
-        sample = self._sample(program)
+        key = (candidate.digest, query_id)
+        counts = self._is_as_in_a_run(program)
         # A list if an optimizer wants the predictors' calls.
         listener = dspy.settings.trace
-        evaluation = self._evaluations.get((candidate.digest, query_id, sample))
-        outcome = None
-        if listener is not None or evaluation is None:
-            twin = self._objectives[query_id].twin(query)
-            changes = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
-            outcome, trace = self._answer(
-                program, replace(query, **changes), traced=listener is not None
-            )
-            twin_outcome = (
-                self._answer(program, replace(twin, **changes), traced=False)[0] if twin else None
-            )
-            if listener is not None:
-                listener += map(trim_traced_call, trace)
-            evaluation = self._book(candidate, query, sample, outcome, twin_outcome)
-        rollout = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
-        rollout.evaluation = evaluation
-        rollout.outcome = outcome
+        if counts and listener is None and key in self.rollouts:
+            return self.rollouts[key]
+        objective = self._objectives[query_id]
+        changes = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
+        outcome, trace = self._answer(
+            program, replace(query, **changes), traced=listener is not None
+        )
+        outcomes = [outcome]
+        if twin := objective.twin(query):
+            outcomes += self._answer(program, replace(twin, **changes), traced=False)[:1]
+        if listener is not None:
+            listener += map(trim_traced_call, trace)
+        rollout = Rollout(ranking=outcome["ranking"][:10], error=outcome["error"] or "")
+        rollout.candidate = candidate.digest
+        rollout.evaluation = objective.score(
+            query,
+            ranking_of(outcome),
+            total(usage_from_json(answered["usage"]) for answered in outcomes),
+            twin=ranking_of(outcomes[1]) if twin else None,
+        )
         rollout.outputs = {
             name: tuple(predictor.signature.output_fields)
             for name, predictor in program.named_predictors()
         }
+        if listener is not None:
+            rollout.outcome = outcome
+        if counts:
+            rollout.evaluation = self.rollouts.setdefault(key, rollout).evaluation
+            self._tell(candidate.digest)
         return rollout
 
     def _answer(
@@ -288,76 +353,28 @@ class CandidateEvaluator(EvaluationLog):
             RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}")
         )
 
-    def _book(
-        self,
-        candidate: Candidate,
-        query: Query,
-        sample: str,
-        outcome: Outcome,
-        twin_outcome: Outcome | None,
-    ) -> Evaluation:
-        spent = total(
-            usage_from_json(answered["usage"]) for answered in (outcome, twin_outcome) if answered
-        )
-        objective = self._objectives[query.query_id]
-        twin = ranking_of(twin_outcome) if twin_outcome else None
-        scored = objective.score(query, ranking_of(outcome), spent, twin=twin)
-        evaluation = Evaluation(
-            candidate=candidate.digest,
-            query_id=query.query_id,
-            sample=sample,
-            value=scored.value,
-            metrics=scored.metrics,
-            calls=spent.calls,
-            tokens=scored.tokens,
-            list_usd=spent.list_usd,
-            ranking=outcome["ranking"][:10],
-            error=outcome["error"],
-            seconds=outcome["seconds"],
-        )
-        self._record()
-        recorded = self.add(evaluation)
-        if recorded is evaluation:
-            self._tell(candidate.digest, query, sample)
-        return recorded
-
-    def _tell(
-        self,
-        digest: str,
-        query: Query,
-        sample: str,
-    ) -> None:
-        with self._lock:
-            due = time.monotonic() - self._said > PAUSE
-            self._said = time.monotonic() if due else self._said
-        if due:
-            evaluations = number_format.plural(len(self._evaluations), "evaluation")
-            calls = number_format.plural(self.calls, "call")
-            self._say(f"{evaluations}, {calls} for them")
-        if not sample:
-            self._tell_whole_parts(digest, query)
-
-    def _tell_whole_parts(self, digest: str, query: Query) -> None:
-        """Tell the mean over each part of which a candidate's last query has been answered."""
-        for part_name, queries in self.parts.items():
-            if query not in queries or not self.is_whole(digest, part_name):
-                continue
-            with self._lock:
-                # The threads of the last two queries may both come here.
-                is_said = (digest, part_name) in self._whole_parts_said
-                self._whole_parts_said.add((digest, part_name))
-            if not is_said:
-                mean = self.mean(digest, part_name)
-                count = number_format.queries(len(queries))
-                self._say(f"candidate {digest}  {part_name} {mean:.4f} over {count}")
-
-    def _sample(self, program: Any) -> str:
-        """Return the program's other model, or its numbered sample; "" for the student as in a run."""
+    def _is_as_in_a_run(self, program: Any) -> bool:
+        """Whether the student answers, and neither a teacher nor one of its sampled variants."""
         own_model = next(
             (predictor.lm for predictor in program.predictors() if predictor.lm is not None), None
         )
-        identity = _identity(own_model or dspy.settings.lm)
-        return "" if identity == self._student else " ".join(map(str, identity))
+        return _identity(own_model or dspy.settings.lm) == _identity(self.student)
+
+    def _tell(self, digest: str) -> None:
+        """Tell the mean over a part once a candidate's last query has been answered."""
+        with self._lock:
+            for part_name in self.parts:
+                key = (digest, part_name)
+                if key in self._told or not self.is_whole(*key):
+                    continue
+                self._told.add(key)
+                mean = self.mean(*key)
+                count = number_format.queries(len(self.queries(*key)))
+                self._say(f"candidate {digest}  {part_name} {mean:.4f} over {count}")
+                self._said = time.monotonic()
+            if time.monotonic() - self._said > PAUSE:
+                self._said = time.monotonic()
+                self._say(number_format.plural(len(self.rollouts), "evaluation"))
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:
@@ -368,6 +385,15 @@ def _identity(lm: Any) -> tuple[Any, ...]:
         settings.get("temperature"),
         settings.get("rollout_id"),
     )
+
+
+def _digest(prompts: Mapping[str, Prompt], parameters: JsonMapping) -> str:
+    states = {
+        name: [prompt.instructions, prompt.demos, *filter(None, [prompt.descriptions])]
+        for name, prompt in prompts.items()
+    }
+    text = json.dumps([states, parameters], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 @dataclass(slots=True)

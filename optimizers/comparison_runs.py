@@ -1,20 +1,20 @@
-"""The ordinary runs of a compilation, which evals makes once the teleprompter has ended: the
-program as it was, from its start if there is one, and compiled. They answer the validation queries,
-and with `held_out` the test queries.
+"""The ordinary runs of a compilation, and their comparison: the program as it was, from its start
+if there is one, and compiled, on the validation queries and with `held_out` on the test queries.
 
 Each has a run folder of its own, and a run on the test split counts as a use of it. What a model has
 answered during the compilation is on disk, and is not asked again.
 """
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sextant.evals.running.evaluate import LoadedRun, load_run, run_request
 from sextant.evals.running.request import Request
 from sextant.evals.scoring.comparison import compare
-from sextant.optimizers.candidate_evaluator import CandidateEvaluator
-from sextant.optimizers.evaluation_log import Candidate
+from sextant.evals.scoring.statistics import holm
+from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
 from sextant.optimizers.request import CompileRequest
 from sextant.optimizers.setup import CompilationInputs
 from sextant.tools.models.budget import Budget
@@ -31,31 +31,20 @@ def write_command(
 ) -> str:
     """Return the command that runs the compiled program on the test split."""
     request = inputs.request
-    # A compiled file does not have the folder of a user's own retriever.
-    is_user_retriever = ".py:" in str(request.retriever) and not inputs.plan.ranges
-    retriever = request.retriever if is_user_retriever else None
-    run = make_run_request(
-        request,
-        compiled=compiled_file,
-        retriever=retriever,
-    )
-    left_out = [*BUDGETS]
-    instruction = []
+    changes: JsonObject = {"compiled": compiled_file}
+    if ".py:" in str(request.retriever) and not inputs.plan.ranges:
+        # A compiled file does not have the folder of a user's own retriever.
+        changes["retriever"] = request.retriever
     if instruction_file:
-        left_out.append("instruction")
-        instruction = ["--instruction", str(instruction_file)]
-    words = cli_options.to_command_line(run, leave_out=left_out)
-    return shlex.join(["python", "-m", "sextant.evals.run", *words, *instruction])
+        changes["instruction"] = str(instruction_file)
+    run = make_run_request(request, **changes)
+    words = cli_options.to_command_line(run, leave_out=BUDGETS)
+    return shlex.join(["python", "-m", "sextant.evals.run", *words])
 
 
 def make_run_request(request: CompileRequest, **changes: Any) -> Request:
     """Return the request of a run on the test split with the program's own parameters, but for `changes`."""
-    fields: JsonObject = {
-        "split": "test",
-        "limit": None,
-        "retriever": None,
-        "parameters": {},
-    }
+    fields: JsonObject = {"split": "test", "limit": None, "retriever": None, "parameters": {}}
     return request.run(**fields | changes)
 
 
@@ -70,26 +59,29 @@ class ComparisonRuns:
         self,
         inputs: CompilationInputs,
         study: CandidateEvaluator,
+        kept: Candidate,
         compiled_file: Path,
-        start: Path | None,
-        objective: str,
     ) -> None:
-        """`start` has prompts to run the program from, too; an `objective` is the compiled one."""
         self._inputs = inputs
         self._study = study
-        self._start = start
-        self._compiled: JsonObject = {"compiled": compiled_file}
-        if objective:
-            self._compiled["instruction"] = objective
+        self._kept = kept.digest
+        self._parameters = inputs.plan.parameters(inputs.plan.start)
+        before: JsonObject = {"retriever": str(inputs.plan.resolved.retriever)}
+        self._systems = {"as it was": before}
+        if inputs.request.start and kept.digest != study.start:
+            self._systems["from the start"] = {**before, "compiled": inputs.request.start}
+        compiled: JsonObject = {"compiled": compiled_file}
+        if OBJECTIVE in kept.parameters:
+            compiled["instruction"] = kept.parameters[OBJECTIVE]
+        self._systems["compiled"] = compiled
 
-    def answer_validation(self, candidate: Candidate) -> list[JsonObject]:
-        """Run the systems on the validation queries of a candidate, with the parameters that it was
-        validated with.
+    def answer_validation(self) -> list[JsonObject]:
+        """Run the systems on the validation queries of the kept candidate, with the parameters that
+        it was validated with.
         """
         inputs = self._inputs
         environments = self._study.training.environments
-        validation = self._study.queries(candidate.digest, "validation")
-        parameters = inputs.plan.parameters(inputs.plan.start)
+        validation = self._study.queries(self._kept, "validation")
         # The offline engine answers again, because no ledger has its answers; it costs nothing.
         budget = inputs.terms.budget if inputs.terms.books else Budget()
         rows = []
@@ -101,8 +93,8 @@ class ComparisonRuns:
             # With several tasks an id begins with its task (trainset/splits.py).
             prefix = f"{environment.task} " if len(environments) > 1 else ""
             query_ids = [query_id.removeprefix(prefix) for query_id in chosen + twins]
-            fields = {"split": "dev", "query_ids": tuple(dict.fromkeys(query_ids))}
-            rows.append(self._run(task, parameters, budget, **fields))
+            asked = {"split": "dev", "query_ids": tuple(dict.fromkeys(query_ids))}
+            rows.append(self._run(task, budget, self._parameters, **asked))
         return rows
 
     def answer_test(self) -> list[JsonObject]:
@@ -110,34 +102,41 @@ class ComparisonRuns:
 
         A parameter that a task sets by itself is left to each task, unless the request sets it.
         """
-        plan = self._inputs.plan
-        parameters = {}
-        for name, value in plan.parameters(plan.start).items():
-            if name in plan.resolved.fixed or name not in HINTS:
-                parameters[name] = value
+        fixed = self._inputs.plan.resolved.fixed
+        parameters = {
+            name: value
+            for name, value in self._parameters.items()
+            if name in fixed or name not in HINTS
+        }
         budget = self._inputs.terms.budget
-        return [self._run(task, parameters, budget) for task in self._inputs.request.held_out_tasks]
+        tasks = self._inputs.request.held_out_tasks
+        return [self._run(task, budget, parameters) for task in tasks]
 
-    def compare(self, row: JsonMapping) -> JsonObject:
-        """Return the comparison of the runs of a row, by the metric of the objective."""
-        folders = [Path(folder) for folder in row["folders"].values()]
-        is_forced = "instruction" in self._compiled
-        tasks = len(self._inputs.request.held_out_tasks)
-        return compare(
-            folders, [self._study.objective.metric], force=is_forced, fewest=max(1, tasks)
-        )
+    def compare(self, rows: Sequence[JsonMapping]) -> JsonObject:
+        """Compare the runs of each row by the metric of the objective.
 
-    def _list_systems(self, parameters: JsonMapping) -> dict[str, JsonMapping]:
-        """Return the fields of each system's runs; `parameters` are of the program before."""
-        retriever = str(self._inputs.plan.resolved.retriever)
-        before = {"parameters": parameters, "retriever": retriever}
-        systems: dict[str, JsonMapping] = {"as it was": before}
-        if self._start:
-            systems["from the start"] = {**before, "compiled": self._start}
-        systems["compiled"] = self._compiled
-        return systems
+        Return the comparison of one task that was compiled on; else {"tasks"}, a row for each task
+        with the change from the program as it was to the compiled one, p corrected by Holm.
+        """
+        metric = self._study.objective.metric
+        is_forced = "instruction" in self._systems["compiled"]
+        compared = []
+        for row in rows:
+            folders = list(map(Path, row["folders"].values()))
+            compared.append(compare(folders, [metric], force=is_forced, fewest=len(rows)))
+        compiled_on = {environment.task for environment in self._study.training.environments}
+        if len(compared) == 1 and compared[0]["task"] in compiled_on:
+            return compared[0]
+        tasks = []
+        for comparison in compared:
+            row = {**comparison["comparisons"][-1], "task": comparison["task"]}
+            tasks.append({**row, "compiled_on": row["task"] in compiled_on})
+        tested = [row for row in tasks if row["wins"] or row["losses"]]
+        for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+            row["p_holm"] = p
+        return {"tasks": tasks}
 
-    def _run(self, task: str, parameters: JsonMapping, budget: Budget, **fields: Any) -> JsonObject:
+    def _run(self, task: str, budget: Budget, parameters: JsonMapping, **fields: Any) -> JsonObject:
         """Run each system on the queries that `fields` name; `parameters` are of the program before."""
 
         def open_with_budget(run: Request) -> LoadedRun:
@@ -145,13 +144,13 @@ class ComparisonRuns:
             loaded.terms.budget = budget
             return loaded
 
-        inputs = self._inputs
         fields |= {"task": task, "metrics": (self._study.objective.metric,)}
         split = fields.get("split", "test")
         folders = {}
-        for system, system_fields in self._list_systems(parameters).items():
-            inputs.tell(f"{task}, {split} split, {system}")
-            request = make_run_request(inputs.request, **fields, **system_fields)
+        for system, changes in self._systems.items():
+            self._inputs.tell(f"{task}, {split} split, {system}")
+            own = {} if system == "compiled" else {"parameters": parameters}
+            request = make_run_request(self._inputs.request, **fields, **own, **changes)
             result = run_request(request, opening=open_with_budget)
             if result.problem:
                 raise result.problem

@@ -18,10 +18,9 @@ from sextant.evals import run_folder
 from sextant.evals.running import identity
 from sextant.evals.scoring.score_run import count_test_uses
 from sextant.optimizers import result_summary
-from sextant.optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
+from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
 from sextant.optimizers.comparison_runs import ComparisonRuns, write_command
-from sextant.optimizers.evaluation_log import Candidate
-from sextant.optimizers.request import SAME, UNTRAINED, CompileRequest
+from sextant.optimizers.request import UNTRAINED, CompileRequest
 from sextant.optimizers.setup import CompilationInputs, compile_with, plan
 from sextant.optimizers.trainset.objective import Objective, make_objective
 from sextant.optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
@@ -32,7 +31,7 @@ from sextant.tools.errors import BudgetReached, RunIncomplete, SextantError, Usa
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import secrets
 from sextant.tools.platform.files import hide_folders
-from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.number_format import abbreviate
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject, usage_json
 
@@ -58,29 +57,28 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
     place = partial(_folder, request, training)
     config = run_folder.separate_changed(place, _configuration(inputs, objectives[0]))
     path = place(config)
-    if not (path / "evaluations.jsonl").exists():
+    if not (path / "learnt.json").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
+    study = CandidateEvaluator(
+        inputs.training,
+        *objectives,
+        workers=request.at_once,
+        query_seconds=inputs.terms.query_seconds,
+        say=tell,
+    )
+    _check_parts(study)
     with run_folder.claim(path, config) as folder:
-        study = CandidateEvaluator(
-            path,
-            inputs.training,
-            *objectives,
-            workers=request.at_once,
-            query_seconds=inputs.terms.query_seconds,
-            say=tell,
-            record=folder.record_opened,
-        )
-        with announced("opening what was evaluated before"):
-            inputs.open(study)
-        _check_parts(study)
+        inputs.terms.open(path, request.runs)
         _announce(inputs, study)
-        learnt, problem = _conclude(inputs, study, compile_with(inputs, study))
-        # Not in the file, which is the same however often the command is given.
-        learnt["looks"] = 0
-        for environment in training.environments:
-            learnt["looks"] += count_test_uses({**config, "task": environment.task})
-        return CompilationResult(learnt, problem)
+        problem = compile_with(inputs, study, path)
+        folder.record_opened()
+        learnt, problem = _conclude(inputs, study, path, problem)
+    # Not in the file, which is the same however often the command is given.
+    learnt["looks"] = 0
+    for environment in training.environments:
+        learnt["looks"] += count_test_uses({**config, "task": environment.task})
+    return CompilationResult(learnt, problem)
 
 
 def _divide(request: CompileRequest) -> Trainset:
@@ -165,8 +163,9 @@ def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folde
             "judgements": environment.headline,
             "relevant_from": environment.judgements[environment.headline].relevant_from,
         },
-        "teacher": inputs.teacher and inputs.teacher.settings,
-        "prompt_lm": inputs.prompter and inputs.prompter.settings,
+        **inputs.describe_models("settings"),
+        # With the address and the seed, as of a run.
+        "lm": config["lm"],
         "members": [member.digest() for member in plan.members.values()],
         "ranges": {name: list(values) for name, values in plan.ranges.items()},
         "tuned": plan.template if plan.ranges else None,
@@ -177,59 +176,64 @@ def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folde
 
 def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
     training = study.training
-    train, validation, *folds = study.sizes.values()
-    each = f", in each of {folds[0]} folds" if folds else ""
-    inputs.tell(
-        f"{training.task}: {plural(train, 'dev query', 'dev queries')} to train on, {validation} to validate{each}; "
-        f"{inputs.request.optimizer_label}"
-    )
-    member_count = len(inputs.request.of)
-    if repeated := member_count - len(inputs.plan.members):
-        verb = "is" if repeated == 1 else "are"
-        inputs.tell(
-            f"of the {member_count} compiled programs, {repeated} {verb} equal to an earlier one, "
-            f"and left out"
-        )
+    counts = ", ".join(f"{count} {name}" for name, count in study.sizes.items())
+    inputs.tell(f"{training.task}: dev queries: {counts}; {inputs.request.optimizer_label}")
+    if repeated := len(inputs.request.of) - len(inputs.plan.members):
+        inputs.tell(f"compiled programs that equal an earlier one and are left out: {repeated}")
     if training.left_out:
-        ids = ", ".join(query.query_id for query in training.left_out[:3])
-        ellipsis = ", ..." if len(training.left_out) > 3 else ""
+        ids = abbreviate(", ".join(query.query_id for query in training.left_out))
         inputs.tell(
-            f"left out because they nearly repeat a test query: {len(training.left_out)} "
-            f"({ids}{ellipsis})"
+            f"left out because they nearly repeat a test query: {len(training.left_out)} ({ids})"
         )
     if training.one_need:
         inputs.tell(
             "all of these dev queries want the same documents, so a gain on validation says "
             "little; ask test"
         )
-    if study.candidates:
-        inputs.tell(f"going on with {plural(len(study.candidates), 'candidate')} known from before")
 
 
 def _conclude(
-    inputs: CompilationInputs, study: CandidateEvaluator, problem: SextantError | None
+    inputs: CompilationInputs,
+    study: CandidateEvaluator,
+    folder: Path,
+    problem: SextantError | None,
 ) -> CompilationResult:
     """Write the best candidate, then look at the test split, and have the program run."""
     best = result_summary.choose_candidate(study)
     if best is None:
-        raise _nothing_to_choose(study, problem or RunIncomplete("compiling broke off"))
-    compiled = _compiled(inputs, study, best)
-    objective = str(best.parameters.get(OBJECTIVE, ""))
-    file = study.folder / "compiled.json"
+        problem = problem or RunIncomplete("compiling broke off")
+        raise problem.saying(
+            f"{problem}; the program as it is was not evaluated on all validation queries, so "
+            f"there is nothing to choose from yet; {_repeat_hint(problem)} goes on"
+        )
+    learnt = result_summary.summarise(study, best)
+    file = folder / "compiled.json"
+    learnt["code"] = run_folder.read_config(folder)["code"]
+    compiled = _compiled(inputs, study, best, learnt)
     # What was paid for is on disk before anything else is read or computed.
     write(file, compiled)
-    instruction_file = _write_instruction(study, objective) if objective else None
-    learnt = _describe(inputs, study, file, instruction_file)
-    learnt |= result_summary.summarise(study, best, inputs.usage(study), str(problem or ""))
-    _write_learnt(study, learnt)
+    objective = str(best.parameters.get(OBJECTIVE, ""))
+    instruction_file = _write_instruction(study, folder, objective) if objective else None
+    learnt |= _describe(inputs, study, file, instruction_file)
+    learnt["stopped"] = str(problem or "")
+    _write_learnt(folder, learnt)
+    _write_candidates(folder, study)
     try:
+        doing = "looking for texts of the test split in the prompts"
         learnt["leaks"] = _list_leaks(inputs, compiled, objective)
-        _write_learnt(study, learnt)
+        if problem is None and learnt["kept"] != "before":
+            runs = ComparisonRuns(inputs, study, best, file)
+            doing = "on the validation queries"
+            learnt["runs"] = runs.answer_validation()
+            learnt["on_validation"] = runs.compare(learnt["runs"])
+            if inputs.request.held_out:
+                doing = "on the test split"
+                tested = runs.answer_test()
+                learnt["runs"] += tested
+                learnt["held_out"] = runs.compare(tested)
     except SextantError as error:
-        reason = f"looking for texts of the test split in the prompts: {error}"
-        problem = problem or error.saying(reason)
-    if problem is None and learnt["kept"] != "before":
-        problem = _compare_runs(inputs, study, best, learnt)
+        problem = problem or error.saying(f"{doing}: {error}")
+    _write_learnt(folder, learnt)
     if problem:
         problem = problem.saying(
             f"{problem}; the best so far is in {file}, and {_repeat_hint(problem)} goes on"
@@ -242,11 +246,9 @@ def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -
     texts = result_summary.list_texts(compiled)
     if objective:
         texts[OBJECTIVE] = objective
-    if not texts:
-        return []
     training = inputs.training
     passages: list[LeakSource] = []
-    for environment in training.environments:
+    for environment in training.environments if texts else ():
         train = [query for query in training.train if query in environment.queries]
         validation = [query for query in training.validation if query in environment.queries]
         passages += collect_passages("train", train, environment)
@@ -265,51 +267,17 @@ def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -
     return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
-def _nothing_to_choose(study: CandidateEvaluator, problem: SextantError) -> SextantError:
-    evaluated = len(study.evaluations_of(study.before, "validation"))
-    return problem.saying(
-        f"{problem}; the program as it is was evaluated on {evaluated} of "
-        f"{plural(len(study.parts['validation']), 'validation query', 'validation queries')}, so "
-        f"there is nothing to choose from yet; {_repeat_hint(problem)} goes on"
-    )
-
-
-def _write_instruction(study: CandidateEvaluator, objective: str) -> Path:
+def _write_instruction(study: CandidateEvaluator, folder: Path, objective: str) -> Path:
     """Write the objective as a file for `sextant run --instruction`; return its path."""
-    file = study.folder / "instruction.toml"
+    file = folder / "instruction.toml"
     task = study.training.task.partition(":")[0]
     run_folder.write(file, f"{schemas.to_toml(task)} = {schemas.to_toml(objective)}\n")
     return file
 
 
-def _compare_runs(
-    inputs: CompilationInputs,
-    study: CandidateEvaluator,
-    best: Candidate,
-    learnt: JsonObject,
-) -> SextantError | None:
-    """Run the program as it was and compiled, and add the runs and their comparison on test to
-    `learnt`; return the reason of an early end.
-    """
-    start = inputs.request.start if learnt["kept"] == "compiled" else None
-    objective = str(best.parameters.get(OBJECTIVE, ""))
-    runs = ComparisonRuns(inputs, study, Path(learnt["compiled"]), start, objective)
-    queries = "validation queries"
-    try:
-        learnt["runs"] = runs.answer_validation(best)
-        _write_learnt(study, learnt)
-        queries = "test split"
-        if inputs.request.held_out:
-            tested = runs.answer_test()
-            learnt["runs"] += tested
-            compared = list(map(runs.compare, tested))
-            learnt["held_out"] = compared[0]
-            if inputs.request.held_out != SAME or len(compared) > 1:
-                learnt["held_out"] = {"tasks": result_summary.list_held_out(compared, study)}
-            _write_learnt(study, learnt)
-    except SextantError as error:
-        return error.saying(f"on the {queries}: {error}")
-    return None
+def _write_candidates(folder: Path, study: CandidateEvaluator) -> None:
+    lines = [json.dumps(asdict(candidate)) + "\n" for candidate in study.candidates.values()]
+    run_folder.write(folder / "candidates.jsonl", "".join(lines))
 
 
 def _repeat_hint(problem: SextantError) -> str:
@@ -317,13 +285,13 @@ def _repeat_hint(problem: SextantError) -> str:
     return "the same command" + (" with a larger budget" if is_budget else "")
 
 
-def _write_learnt(study: CandidateEvaluator, learnt: JsonMapping) -> None:
-    run_folder.write(
-        study.folder / "learnt.json", json.dumps(hide_folders(learnt), indent=2) + "\n"
-    )
+def _write_learnt(folder: Path, learnt: JsonMapping) -> None:
+    run_folder.write(folder / "learnt.json", json.dumps(hide_folders(learnt), indent=2) + "\n")
 
 
-def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate) -> Compiled:
+def _compiled(
+    inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate, learnt: JsonMapping
+) -> Compiled:
     """Return a candidate as a compiled program.
 
     A candidate that keeps its prompts in members or neighbours has the prompts of the program.
@@ -337,47 +305,34 @@ def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candid
         candidate_prompts = get_prompts(inputs.program_to_start())
     prompts = {}
     for name, prompt in candidate_prompts.items():
-        signature = original[name].signature
-        prompts[name] = replace(
-            prompt,
-            signature=signature,
-            before=original[name].before,
-        )
+        in_code = original[name]
+        prompts[name] = replace(prompt, signature=in_code.signature, before=in_code.before)
+    start = plan.resolved.compiled
+    environment = study.training.environment
+    origin = {
+        "task": study.training.task,
+        "data": hide_folders(environment.data),
+        "data_fingerprint": environment.fingerprint,
+        "split_digest": study.training.digest,
+        "instruction": inputs.request.instruction,
+        "optimizer": inputs.request.optimizer_label,
+        "options": plan.options,
+        "seed": inputs.request.seed,
+        "start": start and start.digest(),
+        **inputs.describe_models("settings"),
+        "metric": study.objective.metric,
+        "price": study.objective.price,
+        "usage": usage_json(inputs.usage),
+        **{key: learnt[key] for key in ("before", "after", "gain", "code")},
+    }
     return Compiled(
         inputs.request.program_label,
         plan.parameters(chosen),
         str(retrievers.canonicalize(plan.retriever(chosen))),
         prompts,
-        origin=_origin(inputs, study, best),
+        origin=origin,
         **study.returned.get(best.digest, {}),
     )
-
-
-def _origin(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate) -> JsonObject:
-    request = inputs.request
-    training = study.training
-    start = inputs.plan.resolved.compiled
-    return {
-        "task": training.task,
-        "data": hide_folders(training.environment.data),
-        "data_fingerprint": training.environment.fingerprint,
-        "split_digest": training.digest,
-        "instruction": request.instruction,
-        "optimizer": request.optimizer_label,
-        "options": inputs.plan.options,
-        "seed": request.seed,
-        "start": start and start.digest(),
-        "lm": inputs.student.settings,
-        "teacher": inputs.teacher and inputs.teacher.settings,
-        "prompt_lm": inputs.prompter and inputs.prompter.settings,
-        "metric": study.objective.metric,
-        "price": study.objective.price,
-        "code": run_folder.read_config(study.folder)["code"],
-        "usage": usage_json(inputs.usage(study)),
-        "before": result_summary.measure_candidate(study, study.before, "validation", best.digest),
-        "after": result_summary.measure_candidate(study, best.digest, "validation"),
-        "gain": result_summary.measure_gain(study, best),
-    }
 
 
 def _describe(
@@ -386,7 +341,7 @@ def _describe(
     file: Path,
     instruction: Path | None,
 ) -> JsonObject:
-    """Return the part of learnt.json about the compiled program and its command."""
+    """Return the part of learnt.json about the request, the compiled program and its command."""
     request = inputs.request
     training = study.training
     return {
@@ -398,12 +353,12 @@ def _describe(
         "options": inputs.plan.options,
         "retriever": str(inputs.plan.resolved.retriever),
         "pool": str(inputs.plan.resolved.pool or "") or None,
-        "lm": inputs.student.name,
-        "teacher": inputs.teacher and inputs.teacher.name,
-        "prompt_lm": inputs.prompter and inputs.prompter.name,
+        **inputs.describe_models("name"),
         "objective": str(study.objective),
         "queries": {**study.sizes, "left_out": [asdict(query) for query in training.left_out]},
         "compiled": str(file),
         "instruction": instruction and str(instruction),
         "take_up": write_command(inputs, file, instruction),
+        "leaks": [],
+        "usage": usage_json(inputs.usage),
     }

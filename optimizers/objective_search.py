@@ -43,10 +43,7 @@ def search(job: TeleprompterContext) -> TeleprompterResult:
             parameters[OBJECTIVE] = draft
         program = study.instrument(job.inputs.program_to_start(), parameters)
         programs.append(program)
-    by_digest = {}
-    for program in programs:
-        evaluations = study.evaluate(program, "validation")
-        by_digest[evaluations[0].candidate] = program
+    by_digest = {study.evaluate(program, "validation"): program for program in programs}
     # Of equal drafts the first.
     best = max(by_digest, key=lambda digest: study.mean(digest, "validation"))
     return TeleprompterResult(by_digest[best])

@@ -167,8 +167,7 @@ def search(job: TeleprompterContext) -> TeleprompterResult:
         return job.study.instrument(job.inputs.program(chosen), chosen)
 
     def mean(chosen: Mapping[str, Any], part_name: str) -> float:
-        evaluations = job.study.evaluate(variant(chosen), part_name)
-        return job.study.mean(evaluations[0].candidate, part_name)
+        return job.study.mean(job.study.evaluate(variant(chosen), part_name), part_name)
 
     drawn = combinations(job.inputs.plan.ranges, job.options["trials"], job.request.seed)
     # The sort is stable: equal ones stay as they were drawn.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sextant.evals.reporting.comparison_tables import lay_out_comparison
 from sextant.evals.reporting.findings import findings_table, make_finding
-from sextant.optimizers.result_summary import SHORT, shorten
+from sextant.optimizers.result_summary import shorten
 from sextant.optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from sextant.tools import plugins
 from sextant.tools.errors import UsageError
@@ -29,10 +29,7 @@ from sextant.tools.platform.result_table import (
 from sextant.tools.platform.wrapping import command_lines
 from sextant.tools.records import JsonMapping
 
-ROWS = 12  # candidates in the table; learnt.json has all
-# The queries of a run by its split.
-SPLITS = {"dev": "validation queries", "test": "test queries"}
-MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
+ROWS = 12  # candidates and leaks that are shown; learnt.json has all
 
 
 def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
@@ -40,15 +37,19 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
     if as_json:
         print_json(learnt, kept="in learnt.json")
         return
-    blocks: list[TextBlock] = [*_headings(learnt), _candidates(learnt)]
-    blocks += _tasks("validation by task", learnt.get("tasks", ()))
-    for section in (_notes, _gain, _changes, _queries_moved, _leaks_found, _footings):
-        blocks += section(learnt)
-    held_out = learnt.get("held_out", {"tasks": ()})
-    if "tasks" in held_out:
-        blocks += _tasks("test by task", held_out["tasks"])
-    else:
-        blocks += lay_out_comparison(held_out)
+    blocks: list[TextBlock] = [
+        *_headings(learnt),
+        _candidates(learnt),
+        _gain(learnt),
+        *_changes(learnt),
+        *_leaks_found(learnt),
+        *_footings(learnt),
+    ]
+    compared = learnt.get("held_out") or learnt.get("on_validation")
+    if compared and "tasks" in compared:
+        blocks.append(_tasks(compared["tasks"]))
+    elif compared:
+        blocks += lay_out_comparison(compared)
     print_stdout(render_terminal(blocks), kept="in learnt.json")
 
 
@@ -71,9 +72,7 @@ def show_table(*, as_json: bool) -> None:
         return
     items = []
     for name, row in rows.items():
-        items.append((name, row.summary))
-        if accepted := _accepted_options(row):
-            items.append(("", " ".join(accepted)))
+        items += [(name, row.summary), ("", " ".join(_accepted_options(row)))]
     items += faults.items()
     show(
         [
@@ -99,14 +98,12 @@ def _accepted_options(row: Teleprompter) -> list[str]:
     return accepted
 
 
-def _tasks(title: str, rows: Sequence[JsonMapping]) -> list[TextBlock]:
-    if not rows:
-        return []
+def _tasks(rows: Sequence[JsonMapping]) -> ResultTable:
     named = []
     for row in rows:
-        remark = "" if row.get("compiled_on", True) else ", not compiled on"
+        remark = "" if row["compiled_on"] else ", not compiled on"
         named.append(make_finding(row, task=f"{row['task']}{remark}"))
-    return [findings_table(title, named, "tasks", [])]
+    return findings_table(rows[0]["metric"], named, "tasks", [])
 
 
 def _headings(learnt: JsonMapping) -> list[str]:
@@ -131,52 +128,23 @@ def _headings(learnt: JsonMapping) -> list[str]:
 
 
 def _candidates(learnt: JsonMapping) -> ResultTable:
-    is_tuned = any(row["parameters"] for row in learnt["candidates"])
-    has_folds = any("change" in row for row in learnt["candidates"])
-    heads = ["candidate", "validation (queries)", "95 % interval"]
-    if has_folds:
-        heads.append("change")
-    heads += ["train (queries)", "parameters" if is_tuned else "demos", "calls", "tokens", "price"]
     rows = []
     for row in learnt["candidates"][:ROWS]:
-        validation = row["validation"]
-        cells = [
-            _candidate_name(row, learnt["candidate"]),
-            _mean(validation),
-            _interval(validation),
-        ]
-        if has_folds:
-            cells.append(number(row.get("change"), "{:+.4f}", ""))
-        cells.append(_mean(row["train"]))
-        if is_tuned:
-            cells.append(_list_parameters(row["parameters"]))
-        else:
-            cells.append(str(row["demos"]))
-        cells.append(str(row["calls"]))
-        cells.append(str(row["tokens"]))
-        cells.append(number(row["list_usd"], "${:.4f}"))
-        rows.append(cells)
-    names = (0, heads.index("parameters")) if is_tuned else (0,)
-    return ResultTable("", heads, rows, names=names)
-
-
-def _candidate_name(row: JsonMapping, kept_candidate: str) -> str:
-    name = str(row["candidate"])
-    if row["before"]:
-        name += " (before)"
-    elif row["start"]:
-        name += " (start)"
-    if row["candidate"] == kept_candidate:
-        name += " (kept)"
-    return name
-
-
-def _list_parameters(parameters: JsonMapping) -> str:
-    return " ".join(f"{name}={shorten(str(value))}" for name, value in parameters.items())
-
-
-def _interval(measured: JsonMapping, form: str = "{low:.4f} to {high:.4f}") -> str:
-    return "" if measured["low"] is None else form.format(**measured)
+        name = row["candidate"]
+        if row["before"] or row["start"]:
+            name += " (before)" if row["before"] else " (start)"
+        if row["candidate"] == learnt["candidate"]:
+            name += " (kept)"
+        changes = [f"{key}={shorten(str(value))}" for key, value in row["parameters"].items()]
+        demos = [plural(row["demos"], "demo")] if row["demos"] else []
+        change = number(row["change"], "{:+.4f}", "")
+        means = [_mean(row["validation"]), change, _mean(row["train"])]
+        rows.append([name, *means, " ".join(changes + demos)])
+    notes = []
+    if (hidden_count := len(learnt["candidates"]) - ROWS) > 0:
+        notes.append(f"learnt.json has {plural(hidden_count, 'more candidate')}")
+    heads = ["candidate", "validation (queries)", "change", "train (queries)", "of it"]
+    return ResultTable("", heads, rows, names=(0, 4), notes=notes)
 
 
 def _mean(measured: JsonMapping) -> str:
@@ -184,96 +152,41 @@ def _mean(measured: JsonMapping) -> str:
     return number(measured["mean"], f"{{:.4f}} ({measured['queries']})", "")
 
 
-def _notes(learnt: JsonMapping) -> list[str]:
-    hidden_count = len(learnt["candidates"]) - ROWS
-    if hidden_count > 0:
-        return [f"learnt.json has {plural(hidden_count, 'more candidate')}"]
-    return []
-
-
-def _gain(learnt: JsonMapping) -> list[str]:
-    if learnt["kept"] == "before":
-        return [_no_gain(learnt)]
+def _gain(learnt: JsonMapping) -> str:
     gain = learnt["gain"]
-    before = learnt["before"]["mean"]
-    after = learnt["after"]["mean"]
-    start = ""
-    if learnt["kept"] == "start":
-        start = "nothing is better than the start, which is kept; "
-    return [
-        f"{start}validation {before:.4f} to {after:.4f} over {queries(learnt['after']['queries'])}: "
-        f"{gain['difference']:+.4f}{_interval(gain, ' ({low:+.4f} to {high:+.4f})')}, "
-        f"p {gain['p']:.3g}{_correction(gain)}: {_verdict(gain)}; "
-        f"{gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"
-    ]
-
-
-def _no_gain(learnt: JsonMapping) -> str:
-    reason = "no other candidate came to validation"
-    if learnt["gain"]["candidates"]:
-        reason = "no candidate is better on the validation queries"
-    so_far = " so far" if learnt["stopped"] else ""
+    if learnt["kept"] == "before":
+        so_far = " so far" if learnt["stopped"] else ""
+        return (
+            f"no gain{so_far}: of {plural(gain['candidates'], 'other candidate')} on validation none "
+            f"is better, so the program is kept as it was"
+        )
+    start = "nothing is better than the start, which is kept; " if learnt["kept"] == "start" else ""
+    interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
     return (
-        f"no gain{so_far}: {reason}, so the program is kept as it was; there is nothing to ask "
-        f"test about"
+        f"{start}validation {learnt['before']['mean']:.4f} to {learnt['after']['mean']:.4f} over "
+        f"{queries(gain['queries'])}: {gain['difference']:+.4f}{interval}, p {gain['p']:.3g}, "
+        f"times {plural(gain['candidates'], 'candidate')} {gain['p_corrected']:.3g}: "
+        f"{'' if gain['significant'] else 'not '}significant"
     )
-
-
-def _correction(gain: JsonMapping) -> str:
-    count = gain["candidates"]
-    corrected = gain["p_corrected"]
-    return f", times {plural(count, 'candidate')} {corrected:.3g}" if count > 1 else ""
-
-
-def _verdict(gain: JsonMapping) -> str:
-    if gain["significant"]:
-        return "significant"
-    detectable = gain["detectable"]
-    if detectable is None:
-        return "not significant"
-    return f"not significant, so many queries show {detectable:.4f} after this correction"
 
 
 def _changes(learnt: JsonMapping) -> list[str]:
     lines = []
-    for name, (old_value, new_value) in learnt["parameters"].items():
-        old = strip_control_characters(str(old_value)) or '""'
-        new = strip_control_characters(str(new_value)) or '""'
-        is_short = len(old + new) < SHORT
-        between = " to " if is_short else "\nto "
-        change = f"{name}: {old}{between}{new}"
-        lines += change.splitlines()
+    for name, values in learnt["parameters"].items():
+        old, new = (strip_control_characters(str(value)) or '""' for value in values)
+        lines.append(f"{name}: {old} to {new}")
     for name, difference in learnt["changes"].items():
-        # Without the two lines that name the sides.
-        changed_lines = difference.splitlines()[2:]
-        lines += ["", f"prompt of {name}", *changed_lines]
-    if lines:
-        lines.append("")
-    return lines
-
-
-def _queries_moved(learnt: JsonMapping) -> list[str]:
-    moved = learnt["moved"]
-    if not moved:
-        return []
-    gains = [row for row in moved if row["difference"] > 0]
-    losses = [row for row in moved if row["difference"] < 0]
-    lines = ["queries that moved most"]
-    for row in [*gains[:MOVED], *losses[-MOVED:]]:
-        lines.append(f"  {row['query_id']}  {row['before']:.4f} to {row['after']:.4f}")
-    return lines
+        lines += ["", f"prompt of {name}", *difference.splitlines()]
+    return [*lines, ""]
 
 
 def _leaks_found(learnt: JsonMapping) -> list[str]:
-    leaks = learnt["leaks"]
+    leaks = sorted(learnt["leaks"], key=lambda leak: leak["split"] != "test")
     if not leaks:
         return []
-    of_test = [leak for leak in leaks if leak["split"] == "test"]
-    of_dev = [leak for leak in leaks if leak["split"] != "test"]
-    lines = [
-        f"prompts that repeat judged texts: {len(leaks)}, {len(of_test)} of them of the test split"
-    ]
-    for leak in [*of_test, *of_dev][:ROWS]:
+    of_test = sum(leak["split"] == "test" for leak in leaks)
+    lines = [f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"]
+    for leak in leaks[:ROWS]:
         source = f"{leak['split']} {leak['kind']} {leak['owner']}"
         words = plural(leak["length"], "word")
         lines.append(
@@ -283,6 +196,7 @@ def _leaks_found(learnt: JsonMapping) -> list[str]:
 
 
 def _footings(learnt: JsonMapping) -> list[str]:
+    width = line_width(sys.stdout)
     lines = []
     if left_out := learnt["queries"]["left_out"]:
         count = queries(len(left_out))
@@ -290,37 +204,21 @@ def _footings(learnt: JsonMapping) -> list[str]:
     if looks := learnt["looks"]:
         program = learnt["program"]
         lines.append(f"looks at the test queries with {program} so far: {looks}")
-    lines.append(f"{_cost(learnt)}, {learnt['seconds']:.1f} s")
+    usage = learnt["usage"]
+    lines.append(
+        f"{count_of(usage['calls'], 'call')}, {count_of(usage['input_tokens'], 'token')} in, "
+        f"{usage['output_tokens']} out, {number(usage['list_usd'], '${:.4f}', 'price unknown')}, "
+        f"{learnt['seconds']:.1f} s"
+    )
     lines.append(f"compiled: {learnt['compiled']}")
     if instruction := learnt["instruction"]:
         lines.append(f"what queries say of the task: {instruction}")
-    is_improved = learnt["kept"] != "before"
-    if is_improved and not learnt.get("held_out"):
-        width = line_width(sys.stdout)
+    if learnt["kept"] != "before" and not learnt.get("held_out"):
         lines += command_lines("take it up with:", learnt["take_up"], width)
-    return lines + _runs(learnt)
-
-
-def _runs(learnt: JsonMapping) -> list[str]:
-    """Return the commands that show the runs of each task and split."""
     force = " --force" if learnt["instruction"] else ""
-    width = line_width(sys.stdout)
-    lines = []
     for row in learnt.get("runs", ()):
         folders = shlex.join(row["folders"].values())
-        view = f"sextant view {folders}"
-        compare = f"sextant compare {folders}{force}"
-        lines.append(f"runs of {row['task']}, {SPLITS[row['split']]}: {', '.join(row['folders'])}")
-        lines += command_lines("  look at them:", view, width)
-        lines += command_lines("  compare them:", compare, width)
+        lines.append(f"runs of {row['task']}, {row['split']} split: {', '.join(row['folders'])}")
+        lines += command_lines("  look at them:", f"sextant view {folders}", width)
+        lines += command_lines("  compare them:", f"sextant compare {folders}{force}", width)
     return lines
-
-
-def _cost(learnt: JsonMapping) -> str:
-    usage = learnt["usage"]
-    calls = count_of(usage["calls"], "call")
-    if learnt["lm"] == "offline":
-        return calls
-    input_tokens = plural(usage["input_tokens"], "token")
-    price = number(usage["list_usd"], "${:.4f}", "price unknown")
-    return f"{calls}, {input_tokens} in, {usage['output_tokens']} out, {price}"

@@ -5,23 +5,21 @@ were evaluated on all of them. Of equal candidates the program before is kept, b
 prompt costs more; then the start of the optimizer, then its own candidate, then the candidate that
 used the fewest tokens. The gain is tested on the same queries, paired, and its p is multiplied by
 the number of candidates that were tried on any of them (Bonferroni): choosing among many candidates
-is itself a way to gain. result_report.py prints it.
+is itself a way to gain. The runs that follow are compared in comparison_runs.py.
 """
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 from typing import Any
 
-from sextant.evals.scoring.statistics import ALPHA, estimate_mean, holm, run_tests, subtract_columns
-from sextant.optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
-from sextant.optimizers.evaluation_log import Candidate, Evaluation
+from sextant.evals.scoring.statistics import ALPHA, estimate_mean, run_tests, subtract_columns
+from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
 from sextant.optimizers.trainset.demonstrations import texts_in
 from sextant.programs.compiled import Compiled, Prompt
-from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_json
+from sextant.tools.records import JsonMapping, JsonObject
 
-SHORT = 80  # characters of a demonstration's description and of each of its answers in the diff
+SHORT = 160  # characters of a field's description and of a demonstration in the diff
 
 
 def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
@@ -29,35 +27,31 @@ def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
 
     def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, float, str]:
         digest = candidate.digest
-        evaluations = study.evaluations_of(digest, "validation")
-        tokens = sum(evaluation.tokens for evaluation in evaluations)
+        scores = study.scores(digest, "validation").values()
         return (
             round(study.change(digest), 12),
             digest == study.before,
             digest == study.start,
             digest in study.returned,
-            -tokens,
+            -sum(score.tokens for score in scores),
             digest,
         )
 
-    complete = []
-    for candidate in list(study.candidates.values()):
-        if study.is_whole(candidate.digest, "validation"):
-            complete.append(candidate)
-    return max(
-        complete,
-        key=rank,
-        default=None,
-    )
+    complete = [
+        candidate
+        for candidate in study.candidates.values()
+        if study.is_whole(candidate.digest, "validation")
+    ]
+    return max(complete, key=rank, default=None)
 
 
-def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
+def measure_gain(study: CandidateEvaluator, digest: str) -> JsonObject:
     """Return the paired difference to the program before, on the candidate's validation queries."""
-    before = study.values(study.before, "validation", candidate.digest)
-    after = study.values(candidate.digest, "validation", candidate.digest)
+    before = study.values(study.before, "validation", digest)
+    after = study.values(digest, "validation")
     # The program before is compared with, not chosen. Candidates that were given up after a part of
     # the queries count, too.
-    tried = [digest for digest in study.candidates if study.evaluations_of(digest, "validation")]
+    tried = [tried for tried in study.candidates if study.scores(tried, "validation")]
     chosen_from = len(tried) - 1
     [result] = run_tests([[subtract_columns(before, after)]], max(1, chosen_from))
     return {
@@ -69,10 +63,7 @@ def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
 
 
 def measure_candidate(
-    study: CandidateEvaluator,
-    digest: str,
-    part_name: str,
-    like: str = "",
+    study: CandidateEvaluator, digest: str, part_name: str, like: str = ""
 ) -> JsonObject:
     """Return the mean of a candidate's values, its 95 % interval, and the number of queries.
 
@@ -85,133 +76,62 @@ def measure_candidate(
     return {**summary, "queries": len(values)}
 
 
-def list_tasks(study: CandidateEvaluator, candidate: Candidate) -> list[JsonObject]:
-    """Return a row for each task with the gain on its validation queries; none for a single task."""
-    before = study.evaluations_of(study.before, "validation", candidate.digest)
-    after = study.evaluations_of(candidate.digest, "validation", candidate.digest)
-    rows = []
-    contrasts = []
-    for task in dict.fromkeys(study.tasks.values()):
-        old = _values_of_task(study, before, task)
-        new = _values_of_task(study, after, task)
-        # Without values, all queries of the task are in the candidate's own fold.
-        if old:
-            rows.append({"task": task, "baseline_mean": fmean(old), "mean": fmean(new)})
-            contrasts.append([subtract_columns(old, new)])
-    if len(rows) < 2:
-        return []
-    results = run_tests(contrasts)
-    return [row | result._asdict() for row, result in zip(rows, results, strict=True)]
+def list_candidates(study: CandidateEvaluator, kept: str) -> list[JsonObject]:
+    """Return a row for each candidate with evaluations: the kept one, then the best on validation first.
 
-
-def _values_of_task(
-    study: CandidateEvaluator, evaluations: Iterable[Evaluation], task: str
-) -> list[float]:
-    return [
-        evaluation.value for evaluation in evaluations if study.tasks[evaluation.query_id] == task
-    ]
-
-
-def list_held_out(compared: Sequence[JsonMapping], study: CandidateEvaluator) -> list[JsonObject]:
-    """Return a row for each task with the gain on its test queries, its p corrected by Holm for all
-    these tasks.
+    A candidate without is a teacher's or a sampled state.
     """
-    rows = []
-    for comparison in compared:
-        task = comparison["task"]
-        row = {**comparison["comparisons"][-1], "task": task}
-        rows.append({**row, "compiled_on": task in study.tasks.values()})
-    tested = [row for row in rows if row["wins"] or row["losses"]]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
-    return rows
+    rows: list[JsonObject] = []
+    for digest, candidate in study.candidates.items():
+        is_whole = study.is_whole(digest, "validation")
+        row: JsonObject = {
+            "candidate": digest,
+            "before": digest == study.before,
+            "start": digest == study.start,
+            "returned": digest in study.returned,
+            "whole": is_whole,
+            "change": study.change(digest) if is_whole else None,
+            "validation": measure_candidate(study, digest, "validation"),
+            "train": measure_candidate(study, digest, "train"),
+            "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
+            "parameters": dict(candidate.parameters),
+        }
+        if row["validation"]["queries"] or row["train"]["queries"]:
+            rows.append(row)
+
+    def place(row: JsonMapping) -> tuple[Any, ...]:
+        # Candidates with all validation queries come first: a mean over three queries is no rival of
+        # a mean over fifty. The order in which equal ones came may depend on which thread was first.
+        return (
+            row["candidate"] != kept,
+            not row["whole"],
+            -(row["change"] or 0.0),
+            -(row["validation"]["mean"] or 0.0),
+            -(row["train"]["mean"] or 0.0),
+            row["candidate"],
+        )
+
+    return sorted(rows, key=place)
 
 
-def list_candidates(study: CandidateEvaluator) -> list[JsonObject]:
-    """Return a row for each candidate: its scores and its cost, the best on validation first."""
-    rows = []
-    for candidate in study.candidates.values():
-        evaluations = study.evaluations_of(candidate.digest, "train")
-        evaluations += study.evaluations_of(candidate.digest, "validation")
-        # A candidate without evaluations is a teacher's or a sampled state.
-        if evaluations:
-            rows.append(_candidate_row(study, candidate, evaluations))
-    return sorted(rows, key=_order_of_candidates)
-
-
-def _candidate_row(
-    study: CandidateEvaluator, candidate: Candidate, evaluations: Sequence[Evaluation]
-) -> JsonObject:
+def summarise(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
+    """Return the part of learnt.json that the evaluations tell."""
     digest = candidate.digest
-    is_whole = study.is_whole(digest, "validation")
-    prices = [evaluation.list_usd for evaluation in evaluations]
-    known_prices = [price for price in prices if price is not None]
-    row: JsonObject = {
-        "candidate": digest,
-        "before": digest == study.before,
-        "start": digest == study.start,
-        "returned": digest in study.returned,
-    }
-    for part_name in study.parts:
-        row[part_name] = measure_candidate(study, digest, part_name)
-    row |= {
-        "whole": is_whole,
-        "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
-        "parameters": dict(candidate.parameters),
-        "calls": sum(evaluation.calls for evaluation in evaluations),
-        "tokens": sum(evaluation.tokens for evaluation in evaluations),
-        "list_usd": sum(known_prices) if len(known_prices) == len(prices) else None,
-        "failed": sum(evaluation.error is not None for evaluation in evaluations),
-    }
-    if study.fold_of and is_whole:
-        row["change"] = study.change(digest)
-    return row
-
-
-def _order_of_candidates(row: JsonMapping) -> tuple[Any, ...]:
-    # Candidates with all validation queries come first: a mean over three queries is no rival of a
-    # mean over fifty. Equal ones are in the order of their digests, because the order in which they
-    # came may depend on which thread was first.
-    return (
-        not row["whole"],
-        -row.get("change", 0.0),
-        -(row["validation"]["mean"] or 0.0),
-        -(row["train"]["mean"] or 0.0),
-        row["candidate"],
-    )
-
-
-def summarise(
-    study: CandidateEvaluator,
-    candidate: Candidate,
-    usage: Usage,
-    stopped: str,
-) -> JsonObject:
-    """Return the content of learnt.json; `stopped` is the reason for an early end.
-
-    "leaks", the texts of judged documents and queries that prompts repeat, are added afterwards.
-    """
-    digest = candidate.digest
-    summary: JsonObject = {
+    before = study.candidates[study.before]
+    old_values = {OBJECTIVE: study.training.train[0].objective, **before.parameters}
+    return {
         "kept": {study.start: "start", study.before: "before"}.get(digest, "compiled"),
         "candidate": digest,
         "before": measure_candidate(study, study.before, "validation", digest),
         "after": measure_candidate(study, digest, "validation"),
-        "gain": measure_gain(study, candidate),
-    }
-    if task_rows := list_tasks(study, candidate):
-        summary["tasks"] = task_rows
-    candidates = list_candidates(study)
-    # The sort is stable, so the kept candidate is the first also of equally good ones.
-    candidates.sort(key=lambda row: bool(row["candidate"] != digest))
-    return summary | {
-        "candidates": candidates,
-        "changes": _changed_prompts(study.candidates[study.before], candidate),
-        "parameters": _changed_parameters(study, candidate),
-        "moved": _moved(study, candidate),
-        "leaks": [],
-        "usage": usage_json(usage),
-        "stopped": stopped,
+        "gain": measure_gain(study, digest),
+        "candidates": list_candidates(study, digest),
+        "changes": _changed_prompts(before, candidate),
+        "parameters": {
+            name: [old_values[name], value]
+            for name, value in candidate.parameters.items()
+            if old_values.get(name, value) != value
+        },
     }
 
 
@@ -222,48 +142,20 @@ def _changed_prompts(before: Candidate, after: Candidate) -> dict[str, str]:
     changes = {}
     for name, prompt in after.prompts.items():
         old = _lines(before.prompts[name])
-        new = _lines(prompt)
-        diff = difflib.unified_diff(
-            old,
-            new,
-            "before",
-            "after",
-            lineterm="",
-            n=1,
-        )
-        if difference := "\n".join(diff):
-            changes[name] = difference
-    return changes
-
-
-def _changed_parameters(study: CandidateEvaluator, candidate: Candidate) -> dict[str, list[Any]]:
-    """Return [old, new] of each parameter that the candidate changes."""
-    objective = study.training.train[0].objective
-    before_values = {OBJECTIVE: objective, **study.candidates[study.before].parameters}
-    changes = {}
-    for name, value in candidate.parameters.items():
-        if name in before_values and before_values[name] != value:
-            changes[name] = [before_values[name], value]
+        difference = list(difflib.unified_diff(old, _lines(prompt), lineterm="", n=1))
+        if difference:
+            # Without the two lines that name the sides.
+            changes[name] = "\n".join(difference[2:])
     return changes
 
 
 def _lines(prompt: Prompt) -> list[str]:
-    outputs = []
-    for field in prompt.fields:
-        if field.startswith("out "):
-            name = field.split()[1]
-            outputs.append(name.rstrip(":"))
     lines = prompt.instructions.splitlines()
     for name, text in prompt.descriptions.items():
         lines.append(f"{name}: {shorten(text)}")
     for demo in prompt.demos:
-        description = shorten(demo.get("description", ""))
-        answers = []
-        for name in outputs:
-            if name in demo:
-                answers.append(f"{name} = {shorten(demo[name])}")
-        joined = ", ".join(answers)
-        lines.append(f"demonstration: {description} -> {joined}")
+        told = {name: value for name, value in demo.items() if name != "objective"}
+        lines.append(f"demonstration: {shorten(told)}")
     return lines
 
 
@@ -274,43 +166,22 @@ def shorten(value: Any) -> str:
     return line if len(line) <= SHORT else f"{line[:SHORT]}..."
 
 
-def _moved(study: CandidateEvaluator, candidate: Candidate) -> list[JsonObject]:
-    """Return the queries whose value changed, the largest gain first."""
-    before = study.evaluations_of(study.before, "validation", candidate.digest)
-    after = study.evaluations_of(candidate.digest, "validation")
-    rows = []
-    for old, new in zip(before, after, strict=True):
-        difference = new.value - old.value
-        if abs(difference) > 1e-12:
-            row = {
-                "query_id": old.query_id,
-                "before": old.value,
-                "after": new.value,
-            }
-            rows.append({**row, "difference": difference})
-    return sorted(rows, key=lambda row: (-row["difference"], row["query_id"]))
-
-
 def list_texts(compiled: Compiled) -> dict[str, str]:
     """Return the texts of a compiled program by name, for the search for leaks."""
     texts: dict[str, str] = {}
     demonstrations: dict[str, Sequence[Any]] = {}
     for name, prompt in compiled.prompts.items():
-        descriptions = prompt.descriptions.values()
-        instructions = [prompt.instructions, *descriptions]
-        texts[f"{name} instructions"] = "\n".join(instructions)
+        texts[f"{name} instructions"] = "\n".join(
+            [prompt.instructions, *prompt.descriptions.values()]
+        )
         demonstrations[f"{name} demo"] = prompt.demos
     for neighbour in compiled.neighbours:
-        query_id = neighbour.query_id
         for name, demos in neighbour.demos.items():
-            demonstrations[f"{name} of {query_id}, demo"] = demos
+            demonstrations[f"{name} of {neighbour.query_id}, demo"] = demos
     for piece, demos in demonstrations.items():
-        for demo_number, demo in enumerate(demos, start=1):
-            without_objective = {**demo, "objective": ""}
-            demo_texts = texts_in(without_objective)
-            texts[f"{piece} {demo_number}"] = "\n".join(demo_texts)
-    for member_number, member in enumerate(compiled.members, start=1):
-        member_texts = list_texts(member)
-        for name, text in member_texts.items():
-            texts[f"member {member_number}, {name}"] = text
+        for number, demo in enumerate(demos, start=1):
+            texts[f"{piece} {number}"] = "\n".join(texts_in({**demo, "objective": ""}))
+    for number, member in enumerate(compiled.members, start=1):
+        for name, text in list_texts(member).items():
+            texts[f"member {number}, {name}"] = text
     return texts

@@ -45,7 +45,8 @@ from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import start_thread, wait_until
 from sextant.tools.plugins import show
-from sextant.tools.records import Query, Usage
+from sextant.tools.process_changes import while_running
+from sextant.tools.records import JsonObject, Query, Usage
 from sextant.tools.retrievers.base import PoolRetriever
 from sextant.tools.session import Session, SharedOnDeepcopy, Toolbox
 from sextant.tools.text import TermStatistics
@@ -279,9 +280,6 @@ class CompilationInputs:
                 # Its task is to write something new.
                 self.prompter.lm.kwargs["temperature"] = 1.0
             self.prompter.lm.halts = True
-        # Calls of the offline engine are in no ledger.
-        models = filter(None, (self.student, self.teacher, self.prompter))
-        self._offline = all(model.name == "offline" for model in models)
 
     def _connect(self, spec: str, rules: Rules | None = None) -> language_model.ConnectedModel:
         documents = self.training.environment.documents
@@ -319,19 +317,16 @@ class CompilationInputs:
                 examples.append(label_example(query, environment, engines.build(spec)))
         return examples
 
-    def open(self, study: CandidateEvaluator) -> None:
-        """Resume the books of earlier sittings of this compilation."""
-        self.terms.open(study.folder, self.request.runs)
-        if self._offline:  # else a ledger has told
-            self.terms.budget.resume(self.usage(study))
+    def describe_models(self, attribute: str) -> JsonObject:
+        """Return the "name" or the "settings" of each model, None for one that is not asked."""
+        models = {"lm": self.student, "teacher": self.teacher, "prompt_lm": self.prompter}
+        return {role: model and getattr(model, attribute) for role, model in models.items()}
 
-    def usage(self, study: CandidateEvaluator) -> Usage:
-        """Return the usage of all model calls so far, with calls that write instructions; offline, of evaluations."""
-        return (
-            Usage(calls=study.calls)
-            if self._offline or not self.terms.books
-            else self.terms.books.usage
-        )
+    @property
+    def usage(self) -> Usage:
+        """The usage of all model calls so far; of the offline engine, which no ledger has, in this sitting."""
+        books = self.terms.books
+        return books.usage if books else Usage(calls=self.terms.budget.calls)
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program before, or with the `chosen` parameters, over the shared retrievers."""
@@ -358,8 +353,11 @@ class CompilationInputs:
         return start.assemble(self.program()) if start else self.program()
 
 
-def compile_with(inputs: CompilationInputs, study: CandidateEvaluator) -> SextantError | None:
+def compile_with(
+    inputs: CompilationInputs, study: CandidateEvaluator, folder: Path
+) -> SextantError | None:
     """Evaluate the program before and the result of the teleprompter; return the reason of an early end."""
+    study.student = inputs.student.lm
     context = dspy.context(
         lm=inputs.student.lm,
         adapter=Adapter(),
@@ -367,30 +365,32 @@ def compile_with(inputs: CompilationInputs, study: CandidateEvaluator) -> Sextan
         num_threads=inputs.request.at_once,
     )
     try:
-        with context, study.working(inputs.student.lm), _quiet(study):
+        with context, while_running(), _quiet(folder):
             _work_interruptibly(inputs, study)
         return None
-    except AbortCompilation as halted:
-        reason = halted.reason
-        if isinstance(reason, SextantError):
-            return reason
-        # An error that is not Sextant's comes from the model that writes instructions.
-        if responsible_party(reason) == "refused":
-            return format_refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
-        first = str(reason).strip().partition("\n")[0]
-        return RunIncomplete(f"the model's provider failed: {first}")
     except KeyboardInterrupt:
-        print_stderr(
-            f"what was answered and evaluated is safe in {study.folder}; the same command goes on"
-        )
+        print_stderr(f"what was answered is safe in {folder}; the same command goes on")
         raise
     except SextantError:
         raise
+    except AbortCompilation as aborted:
+        return _reason(inputs.request, aborted.reason)
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
+        return _reason(inputs.request, error)
+
+
+def _reason(request: CompileRequest, error: Exception) -> SextantError:
+    if isinstance(error, SextantError):
+        return error
+    # An error of a provider that is not Sextant's comes from the model that writes instructions.
+    party = responsible_party(error)
+    if party == "refused":
+        return format_refusal(error, request.prompt_lm or request.lm)
+    if party == "system":
         first = redact(" ".join(f"{type(error).__name__}: {show(error)}".split()))
-        return RunIncomplete(
-            f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more"
-        )
+        return RunIncomplete(f"{request.optimizer} broke off: {first}; optimizer.log has more")
+    first = str(error).strip().partition("\n")[0]
+    return RunIncomplete(f"the model's provider failed: {first}")
 
 
 def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
@@ -401,9 +401,10 @@ def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
         start = study.instrument(inputs.program_to_start(), plan.start)
         study.before = study.candidate(program, plan.start).digest
         study.start = study.candidate(start, plan.start).digest
-        before = study.evaluate(program, "validation")
+        study.evaluate(program, "validation")
         metric = study.objective.metric
-        values = [evaluation.metrics[metric] or 0.0 for evaluation in before]
+        before = study.scores(study.before, "validation").values()
+        values = [score.metrics[metric] or 0.0 for score in before]
         if warning := study.objective.check_spread(values):
             inputs.tell(warning)
         if study.start != study.before:
@@ -413,6 +414,7 @@ def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
             if all(study.parts.values()):
                 _run_teleprompter(inputs, study)
     finally:
+        study.wait()
         inputs.terms.settle()
 
 
@@ -428,8 +430,7 @@ def _run_teleprompter(inputs: CompilationInputs, study: CandidateEvaluator) -> N
         teacher_lm=inputs.teacher and inputs.teacher.lm,
     )
     result = plan.optimizer.run(context)
-    evaluations = study.evaluate(result.program, "validation")
-    study.returned[evaluations[0].candidate] = result.form
+    study.returned[study.evaluate(result.program, "validation")] = result.form
 
 
 def _work_interruptibly(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
@@ -454,9 +455,9 @@ class _Log(io.TextIOWrapper):
 
 
 @contextmanager
-def _quiet(study: CandidateEvaluator) -> Iterator[None]:
+def _quiet(folder: Path) -> Iterator[None]:
     """Send prints and logs of DSPy to optimizer.log."""
-    file = files.open_file(study.folder / "optimizer.log", "ab")
+    file = files.open_file(folder / "optimizer.log", "ab")
     with _Log(
         file,
         encoding="utf-8",

@@ -1,6 +1,6 @@
 """The teleprompters: how each is made, which options it has, and their values by effort.
 
-All are DSPy's own, at work inside `CandidateEvaluator.working`, except three: `knn`, which makes its
+All are DSPy's own, except three: `knn`, which makes its
 demonstrations once instead of again for each query (programs/compiled.py says how it differs),
 `tune`, which searches parameters and no prompts (optimizers/parameter_search.py), and `objective`,
 which words the task (optimizers/objective_search.py). A teleprompter returns one more candidate:
@@ -223,7 +223,9 @@ def knn(job: TeleprompterContext) -> TeleprompterResult:
     threshold = _threshold(job)
     names = {id(predictor): name for name, predictor in job.student.named_predictors()}
     neighbours = []
-    for query, (value, trace) in zip(queries, job.study.each(traced, queries), strict=True):
+    parallel = dspy.Parallel(num_threads=job.request.at_once, disable_progress_bar=True)
+    results = parallel([(traced, (query,)) for query in queries])
+    for query, (value, trace) in zip(queries, results, strict=True):
         if value >= threshold:
             demos = _last_calls(trace, names)
             neighbours.append(NeighbourExample(query.query_id, query.text, demos))

@@ -9,8 +9,7 @@ takes them back, also when it fails: `while_running` is around every run, and ev
                  not to threads. A thread that was started before cannot be told its query.
     os._exit     ends the query, as `sys.exit` does, and not the process
     requests     of httpx and http.client that a program sends by itself are counted
-    DSPy         evaluates by the executor of a compilation, if there is one (`EXECUTE`), and
-                 dspy.Parallel leaves the progress bars of other threads alone
+    DSPy         dspy.Parallel leaves the progress bars of other threads alone
     garbage      is collected seldom, and not among existing objects
     BLAS         multiplies with one thread, as threads that answer queries work side by side
     tokenizers   do so, too
@@ -26,7 +25,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from http.client import HTTPConnection
 from multiprocessing.pool import ThreadPool
 from threading import Thread
@@ -54,11 +53,6 @@ _TRACING = (
     "LANGSMITH_TRACING_V2",
     "LANGCHAIN_TRACING",
     "LANGCHAIN_TRACING_V2",
-)
-
-# Runs a function for each item of DSPy's executor, in its place. None leaves it to DSPy.
-EXECUTE: ContextVar[Callable[[Callable[[Any], Any], Any], Any] | None] = ContextVar(
-    "execute", default=None
 )
 
 
@@ -180,7 +174,6 @@ def _list_changes() -> Iterator[AttributeChange]:
         (httpx.Client, "send", _count_request_of_httpx),
         (httpx.AsyncClient, "send", _count_request_of_httpx),
         (HTTPConnection, "putrequest", _count_request_of_python),
-        (parallelizer.ParallelExecutor, "execute", _execute_as_compiled),
     ]
     for owner, name, wrap in wrappers:
         original = getattr(owner, name)
@@ -253,14 +246,6 @@ def _count_request_of_python(send: Callable[..., Any]) -> Callable[..., Any]:
         return send(connection, *arguments, **options)
 
     return send_counted
-
-
-def _execute_as_compiled(execute: Callable[..., Any]) -> Callable[..., Any]:
-    def execute_as_compiled(executor: Any, function: Callable[[Any], Any], data: Any) -> Any:
-        each = EXECUTE.get()
-        return execute(executor, function, data) if each is None else each(function, data)
-
-    return execute_as_compiled
 
 
 class _Bars(weakref.WeakSet[Any]):

@@ -1,7 +1,6 @@
-"""The books of a compilation, and what is told from them: fates, feedback, candidates, gains, what is shown."""
+"""The evaluations of a compilation, and what is told from them: feedback, candidates, gains."""
 
 import itertools
-import json
 import logging
 import math
 import time
@@ -12,20 +11,18 @@ import pytest
 
 import sextant.optimizers.candidate_evaluator
 from sextant.evals.scoring.statistics import paired
-from sextant.optimizers import result_report, result_summary
-from sextant.optimizers.candidate_evaluator import CandidateEvaluator
-from sextant.optimizers.evaluation_log import Evaluation
+from sextant.optimizers import result_summary
+from sextant.optimizers.candidate_evaluator import CandidateEvaluator, Rollout
 from sextant.optimizers.setup import _quiet
 from sextant.optimizers.trainset.demonstrations import relevant_documents
 from sextant.optimizers.trainset.feedback import feedback
-from sextant.optimizers.trainset.objective import make_objective
+from sextant.optimizers.trainset.objective import QueryScore, make_objective
 from sextant.optimizers.trainset.prompt_leaks import collect_passages
 from sextant.optimizers.trainset.splits import make_folds, split_dev
 from sextant.programs.retrieve import Retrieve
-from sextant.tools.errors import AbortCompilation, DataError
+from sextant.tools.errors import AbortCompilation, RunIncomplete
 from sextant.tools.models import language_model
 from sextant.tools.models.client import DEADLINE
-from sextant.tools.records import Usage
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
 
@@ -36,8 +33,8 @@ def training():
 
 
 @pytest.fixture
-def study(training, tmp_path):
-    return CandidateEvaluator(tmp_path, training, make_objective(training.environment))
+def study(training):
+    return CandidateEvaluator(training, make_objective(training.environment))
 
 
 @pytest.fixture(scope="module")
@@ -46,28 +43,22 @@ def program(training):
 
 
 def evaluated(study, values):
-    """The same study, read again from a folder in which each candidate has a value for the first validation queries."""
-    queries = study.parts["validation"]
-    digests = [
-        study.candidate(dspy.Module(), {"number": number}).digest for number in range(len(values))
+    """The study with candidates, each of which has a value for the first validation queries."""
+    candidates = [
+        study.candidate(dspy.Module(), {"number": number}) for number in range(len(values))
     ]
-    used = {"calls": 1, "tokens": 10, "list_usd": 0.0, "ranking": [], "error": None, "seconds": 0.0}
-    rows = [
-        {
-            "candidate": digest,
-            "query_id": query.query_id,
-            "sample": "",
-            "value": value,
-            "metrics": {},
-            **used,
-        }
-        for digest, found in zip(digests, values, strict=True)
-        for query, value in zip(queries, found, strict=False)
-    ]
-    (study.folder / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    again = CandidateEvaluator(study.folder, study.training, study.objective)
-    again.before = digests[0]
-    return again, [again.candidates[digest] for digest in digests]
+    for candidate, found in zip(candidates, values, strict=True):
+        for query, value in zip(study.parts["validation"], found, strict=False):
+            put(study, candidate.digest, query, value)
+    study.before = candidates[0].digest
+    return study, candidates
+
+
+def put(study, digest, query, value):
+    """Give a candidate a value for a query."""
+    rollout = Rollout()
+    rollout.evaluation = QueryScore(value, {}, 10)
+    study.rollouts[digest, query.query_id] = rollout
 
 
 @pytest.mark.parametrize("task", ["paper_retrieval", "doris_mae", "twitter", "set_ops", "relic"])
@@ -105,7 +96,7 @@ def searched_for_nothing(query, environment):
 
 def test_feedback_is_of_training_queries_alone(study, program):
     instrumented = study.instrument(program)
-    model = language_model.connect("offline", statistics=dict).lm
+    model = study.student = language_model.connect("offline", statistics=dict).lm
     said = {}
     for part, queries in study.parts.items():
         for query in queries:
@@ -135,12 +126,11 @@ class Timed(Retrieve):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_path, monkeypatch):
+def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, monkeypatch):
     ticks = itertools.count()  # a clock that goes on by a second whenever it is read
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
     monkeypatch.setattr(sextant.optimizers.candidate_evaluator, "time", clock)
     study = CandidateEvaluator(
-        tmp_path,
         training,
         make_objective(training.environment),
         workers=workers,
@@ -148,22 +138,59 @@ def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_p
     )
     program = Timed(Toolbox(training.environment.documents, BM25(training.environment.documents)))
     with dspy.context(lm=language_model.connect("offline", statistics=dict).lm):
-        found = study.evaluate(study.instrument(program), "validation")
-    assert len(set(program.deadlines)) == len(found) > 3 and min(program.deadlines) >= 5000.0
+        study.student = dspy.settings.lm
+        study.evaluate(study.instrument(program), "validation")
+    assert (
+        len(set(program.deadlines)) == len(study.parts["validation"]) > 3
+        and min(program.deadlines) >= 5000.0
+    )
     assert DEADLINE.get() == math.inf, "and nothing else has"
 
 
-def test_a_candidate_that_is_evaluated_by_many_threads_is_told_once(training, program, tmp_path):
+def test_a_candidate_that_is_evaluated_by_many_threads_is_told_once(training, program):
     told = list[str]()
     study = CandidateEvaluator(
-        tmp_path, training, make_objective(training.environment), say=told.append, workers=8
+        training, make_objective(training.environment), say=told.append, workers=8
     )
-    student = language_model.connect("offline", statistics=dict).lm
-    with dspy.context(lm=student), study.working(student):
+    study.student = language_model.connect("offline", statistics=dict).lm
+    with dspy.context(lm=study.student):
         for number in range(20):
             study.evaluate(study.instrument(program, {"number": number}), "validation")
     whole = [line for line in told if "validation" in line]
     assert len(whole) == len(set(whole)) == 20
+
+
+class Breaking(Retrieve):
+    """Breaks off its second query, while others work."""
+
+    def __init__(self, toolbox):
+        super().__init__(toolbox)
+        self.begun = itertools.count(1)
+        self.ended = []
+
+    def forward(self, *, query):
+        if next(self.begun) == 2:
+            raise AbortCompilation(RunIncomplete("no more"))
+        time.sleep(0.1)
+        self.ended.append(query)
+        return super().forward(query=query)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_ends_it_is_raised_and_nothing_begins_after_it(workers, training):
+    """DSPy's executor has its queries left, and hands none of them out."""
+    study = CandidateEvaluator(training, make_objective(training.environment), workers=workers)
+    program = Breaking(
+        Toolbox(training.environment.documents, BM25(training.environment.documents))
+    )
+    study.student = language_model.connect("offline", statistics=dict).lm
+    with (
+        dspy.context(lm=study.student, num_threads=workers),
+        pytest.raises(AbortCompilation, match="no more"),
+    ):
+        study.evaluate(study.instrument(program), "validation")
+    study.wait()
+    assert len(study.rollouts) == len(program.ended) == 1
 
 
 def test_a_study_that_was_stopped_begins_nothing(study, program):
@@ -173,57 +200,22 @@ def test_a_study_that_was_stopped_begins_nothing(study, program):
         pytest.raises(AbortCompilation, match="interrupted"),
     ):
         study.evaluate(study.instrument(program), "validation")
-    assert not (study.folder / "evaluations.jsonl").exists()
+    assert not study.rollouts
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers, training, tmp_path):
-    ended = []
-
-    def function(number):
-        if number == 1:
-            raise AbortCompilation(RuntimeError("no more"))
-        time.sleep(0.1)
-        ended.append(number)
-
-    with pytest.raises(AbortCompilation, match="no more"):
-        CandidateEvaluator(
-            tmp_path, training, make_objective(training.environment), workers=workers
-        ).each(function, range(100))
-    assert ended in ([0], [0, 2], [2, 0])
-
-
-def test_no_key_that_a_provider_repeats_is_in_the_log(study, monkeypatch):
+def test_no_key_that_a_provider_repeats_is_in_the_log(tmp_path, monkeypatch):
     key = "not-a-key-of-anybody"
     monkeypatch.setenv("SOME_PROVIDER_KEY", key)
-    with pytest.raises(ValueError, match="Incorrect"), _quiet(study):
+    with pytest.raises(ValueError, match="Incorrect"), _quiet(tmp_path):
         print("it was sent with", key)  # noqa: T201  # as a library does
         logging.getLogger("dspy.teleprompt").warning("it was sent with %s", key)
         raise ValueError(f"Incorrect API key provided: {key}")
-    text = (study.folder / "optimizer.log").read_text(encoding="utf-8")
+    text = (tmp_path / "optimizer.log").read_text(encoding="utf-8")
     assert key not in text
     assert (
         "ValueError: Incorrect API key provided: ***" in text
         and text.count("it was sent with ***") == 2
     )
-
-
-@pytest.mark.parametrize("change", ["instructions", "demos", "parameters", "digest"])
-def test_a_candidate_that_was_edited_is_damaged_data(change, study, training):
-    program = dspy.Predict("description -> search")
-    study.candidate(program, {"hops": 1})
-    file = study.folder / "candidates.jsonl"
-    row = json.loads(file.read_text())
-    [prompt] = row["prompts"].values()
-    if change == "instructions":
-        prompt["instructions"] += " Do it well."
-    elif change == "demos":
-        prompt["demos"].append({"description": "a", "search": "b"})
-    else:
-        row[change] = {"parameters": {"hops": 2}, "digest": "01234567"}[change]
-    file.write_text(json.dumps(row) + "\n")
-    with pytest.raises(DataError, match=r"candidates.jsonl, line 1 is damaged"):
-        CandidateEvaluator(study.folder, training, study.objective)
 
 
 def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
@@ -238,22 +230,20 @@ def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
     ]  # the last was never evaluated: a teacher's
     again, candidates = evaluated(study, values)
     assert result_summary.choose_candidate(again) == candidates[1]
-    found = result_summary.measure_gain(again, candidates[1])
+    found = result_summary.measure_gain(again, candidates[1].digest)
     p = paired(plain, better).p
     assert (
         found["candidates"] == 3
         and found["p"] == p
         and found["p_corrected"] == pytest.approx(3 * p)
     )
-    rows = {row["candidate"]: row["whole"] for row in result_summary.list_candidates(again)}
+    rows = {row["candidate"]: row["whole"] for row in result_summary.list_candidates(again, "")}
     assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
 
 
-def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of(
-    training, tmp_path
-):
+def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of(training):
     folded = make_folds(training, 3)
-    study = CandidateEvaluator(tmp_path, folded, make_objective(folded.environment))
+    study = CandidateEvaluator(folded, make_objective(folded.environment))
     plain = study.candidate(dspy.Module(), {}).digest
     study.before = plain
     made = []
@@ -266,18 +256,18 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
             one.digest: 1.0 if own == n else 0.2 * own for n, one in enumerate(made)
         }
         for digest, value in values.items():
-            study.add(Evaluation(digest, query.query_id, "", value, {}, 1, 1, 0.0, [], None, 0.0))
+            put(study, digest, query, value)
     sizes = [list(folded.fold_of.values()).count(number) for number in range(3)]
     for number, one in enumerate(made):
         others = [n for n in range(3) if n != number for _ in range(sizes[n])]
-        assert len(study.evaluations_of(one.digest, "validation")) == len(others)
+        assert len(study.scores(one.digest, "validation")) == len(others)
         assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
-    assert len(study.evaluations_of(plain, "validation")) == len(folded.train)
+    assert len(study.scores(plain, "validation")) == len(folded.train)
     assert (
         result_summary.choose_candidate(study) == made[0]
-        and result_summary.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
+        and result_summary.measure_gain(study, made[0].digest)["wins"] == sizes[1] + sizes[2]
     )
-    assert {row["candidate"] for row in result_summary.list_candidates(study)} == {
+    assert {row["candidate"] for row in result_summary.list_candidates(study, plain)} == {
         plain,
         *(one.digest for one in made),
     }
@@ -288,34 +278,11 @@ def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(stud
     again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
     assert min(one.digest for one in candidates) != candidates[0].digest
     best = result_summary.choose_candidate(again)
-    found = result_summary.summarise(again, best, Usage(), "")
+    found = result_summary.summarise(again, best)
     assert best == candidates[0] and found["kept"] == "before"
     shown = [row["candidate"] for row in found["candidates"]]
     assert shown == [
         best.digest,
         *sorted(one.digest for one in candidates[1:6]),
         candidates[6].digest,
-    ]
-
-
-def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
-    count = len(study.parts["validation"])
-    assert count == 12
-    plain = [0.5] * count
-    moves = [0.1 * place for place in (4, -4, 3, -3, 2, -2, 1, -1, 5, 0, 0, 4.5)]
-    again, candidates = evaluated(study, [plain, [0.5 + move for move in moves]])
-    found = result_summary.summarise(again, candidates[1], Usage(), "")
-    expected = {
-        query.query_id: move
-        for query, move in zip(again.parts["validation"], moves, strict=True)
-        if move
-    }
-    assert {row["query_id"]: row["difference"] for row in found["moved"]} == pytest.approx(expected)
-    assert [row["difference"] for row in found["moved"]] == pytest.approx(
-        sorted(expected.values(), reverse=True)
-    )
-    assert len(found["moved"]) == 10
-    printed = "\n".join(result_report._queries_moved(found))
-    assert [query_id for query_id in expected if query_id not in printed] == [
-        again.parts["validation"][6].query_id
     ]

@@ -241,10 +241,7 @@ def test_equal_programs_count_once_in_an_ensemble(compiles, labeled, changed, tm
         result, 2, "two compiled programs that differ", "the 3 given are equal", "--of FILE"
     )
     result = compiles(*SMALL, *of(labeled, again, other, labeled), optimizer="ensemble")
-    assert (
-        result.code == 0
-        and "of the 4 compiled programs, 2 are equal to an earlier one" in result.err
-    )
+    assert result.code == 0 and "equal an earlier one and are left out: 2" in result.err
     first = folders(result)
     assert folders(compiles(*SMALL, *of(labeled, other), optimizer="ensemble")) == first
     [candidate] = [
@@ -390,35 +387,38 @@ def within(value, kind):
     return found + [one for part in inner for one in within(part, kind)]
 
 
-def test_a_budget_without_a_model_counts_earlier_sittings(compiles, tmp_path):
+def test_a_budget_without_a_model_is_that_of_a_sitting(compiles):
     for _ in range(2):
         result = compiles("-P", "hops=1", "--budget-calls", "20")
         assert result.code == 8 and "budget of 20 model calls is used up" in result.err
-        assert "no gain so far: no other candidate came to validation" in result.out
-        evaluations = rows(tmp_path / "runs", "evaluations.jsonl")
-        assert 15 < sum(row["calls"] for row in evaluations) <= 20
-        assert f" ({len(evaluations) - 6}) " in result.out
+        assert "no gain so far: of 0 other candidates on validation" in result.out
     result = compiles("-P", "hops=1")
-    assert result.code == 0 and "no gain: no other candidate came to validation" in result.out
+    assert result.code == 0 and "no gain: of 0 other candidates on validation" in result.out
 
 
 TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature
 
 
-def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(
-    compiles, tmp_path
-):
-    words = (*TUNED, "--held-out", "legal_qa,paper_retrieval", "--json")
-    found = json.loads(compiles(*words, task="congress,crumb/legal_q*", optimizer="tune").out)
-    assert [(row["task"], row["queries"]) for row in found["tasks"]] == [
+def test_over_several_tasks_each_counts_alike(compiles):
+    words = ("--retriever", "bm25(b={b})", "--range", "b=0|0.75", "--metric", "R@10", "--json")
+    about = {"program": "retrieve", "task": "congress,crumb/legal_q*", "optimizer": "tune"}
+    found = json.loads(compiles(*words, **about).out)
+    tasks = found["on_validation"]["tasks"]
+    assert [(row["task"], row["queries"]) for row in tasks] == [
         ("obliq/congress", 6),
         ("crumb/legal_qa", 1),
     ]
     for when, key in (("before", "baseline_mean"), ("after", "mean")):
-        assert found[when]["mean"] == pytest.approx(sum(row[key] for row in found["tasks"]) / 2)
-    assert found["after"]["mean"] > found["before"]["mean"] and found["parameters"] == {
-        "rerank": [0, 20]
-    }
+        mean = sum(row[key] for row in tasks) / 2
+        # R@100, which decides between equals, is in the other.
+        assert found[when]["mean"] == pytest.approx(mean, abs=0.01)
+
+
+def test_other_tasks_that_are_held_out_say_whether_it_carries_over(compiles, tmp_path):
+    words = (*TUNED, "--held-out", "legal_qa,paper_retrieval", "--json")
+    found = json.loads(compiles(*words, task="congress,legal_qa", optimizer="tune").out)
+    assert found["after"]["mean"] > found["before"]["mean"]
+    assert found["parameters"] == {"rerank": [0, 20]}
     held_out = [(row["task"], row["compiled_on"]) for row in found["held_out"]["tasks"]]
     assert held_out == [("crumb/legal_qa", True), ("crumb/paper_retrieval", False)]
     [row] = compilations_table([tmp_path]).rows

@@ -23,7 +23,6 @@ from sextant.evals.scoring import score_run
 from sextant.evals.scoring.scored_run import find_scored_runs
 from sextant.evals.viewer.data import ViewerApi as Page
 from sextant.evals.viewer.server import list_answers
-from sextant.optimizers.evaluation_log import EvaluationLog
 from sextant.programs import compiled
 from sextant.tools.errors import SextantError
 from sextant.tools.models.storage.cassette import read_cassette, write_cassette
@@ -110,41 +109,16 @@ def _atif(path: Path) -> bytes:
     )
 
 
-def _journal(path: Path) -> bytes:
-    row = {
-        "candidate": "c",
-        "query_id": "q",
-        "sample": "",
-        "value": 0.5,
-        "metrics": {"R@10": None},
-        "calls": 1,
-    }
-    return _lines(
-        row | {"tokens": 3, "list_usd": None, "ranking": ["d"], "error": None, "seconds": 0.1}
-    )
-
-
-def _read_journal(path: Path) -> None:
-    EvaluationLog(path.parent, {"train": (), "validation": ()})
-
-
 def _trajectories(path: Path) -> None:
     for _ in read_trajectories(path, world()):
         pass
 
 
-CANDIDATE = {
-    "digest": "d",
-    "prompts": {"a": {"instructions": "", "demos": [], "fields": []}},
-    "parameters": {},
-}
 RUN = b"q1 Q0 d1 1 2.5 x\n"
 FOREIGN = {"query_id": "q1", "trace": {"steps": STEPS}, "usage": USED, "scores": [1]}
 FILES = {
     "cassette": ("x.jsonl", _cassette, lambda path: list(read_cassette(path))),
     "compiled": ("compiled.json", _compiled, compiled.read),
-    "evaluations": ("evaluations.jsonl", _journal, _read_journal),
-    "candidates": ("candidates.jsonl", lambda _: _lines(CANDIDATE), _read_journal),
     "trajectories": (
         "x.jsonl",
         lambda _: _lines(FOREIGN, {"query_id": "q2", "steps": STEPS[:1]}),
