@@ -116,7 +116,7 @@ def test_the_main_job_imports_nothing_heavy(tmp_path):
     assert not modules & HEAVY
 
 
-def test_a_search_for_words_imports_no_client_of_a_model_and_no_compiler(tmp_path):
+def test_a_search_for_words_imports_no_client_of_a_model(tmp_path):
     modules = loaded(
         "sextant.evals.run",
         "--program",
@@ -129,7 +129,7 @@ def test_a_search_for_words_imports_no_client_of_a_model_and_no_compiler(tmp_pat
         tmp_path,
     )
     assert "sextant.programs.retrieve" in modules
-    assert not modules & (HEAVY | {"numba", "nltk", "openai", "httpx", "pyarrow", "pandas"})
+    assert not modules & (HEAVY | {"nltk", "openai", "httpx", "pyarrow", "pandas"})
 
 
 def test_torch_is_imported_once_the_corpus_is_read(tmp_path):

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numba import carray
 from numpy.typing import NDArray
 
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Ids, Ranker
 from sextant.tools.retrievers.index_store import create_memmap
-from sextant.tools.retrievers.lexical.compiled_loops import array_at, compile_loop
+from sextant.tools.retrievers.lexical.compiled_loops import compile_loop, pointer_to
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -257,12 +258,12 @@ def look_up_words(
         is_stop_word = False
         for n in range(len(segments)):
             segment = segments[n]
-            starts = array_at(segment.starts, segment.words + 1, np.int64)
+            starts = carray(pointer_to(segment.starts), segment.words + 1, np.int64)
             words = WordTable(
-                array_at(segment.slots, segment.slot_count, np.int32),
-                array_at(segment.codes, segment.words, np.int64),
+                carray(pointer_to(segment.slots), segment.slot_count, np.int32),
+                carray(pointer_to(segment.codes), segment.words, np.int64),
                 starts,
-                array_at(segment.letters, starts[segment.words], np.uint8),
+                carray(pointer_to(segment.letters), starts[segment.words], np.uint8),
             )
             row = words.slots[_find(word, length, code, words)]
             if 0 <= row < reading.skipped:
@@ -271,10 +272,12 @@ def look_up_words(
             rows[n, number] = -1 if row < 0 else row - reading.skipped
             if row >= 0:
                 row -= reading.skipped
-                indptr = array_at(segment.indptr, segment.words + 1, np.int64)
+                indptr = carray(pointer_to(segment.indptr), segment.words + 1, np.int64)
                 frequencies[number] += indptr[row + 1] - indptr[row]
                 if segment.gone:
-                    frequencies[number] -= array_at(segment.gone, segment.words, np.int64)[row]
+                    frequencies[number] -= carray(
+                        pointer_to(segment.gone), segment.words, np.int64
+                    )[row]
         number += not is_stop_word
 
 
@@ -443,16 +446,16 @@ def score_documents(
         segment = segments[number]
         own_scores = scores[start : start + segment.size]
         start += segment.size
-        indptr = array_at(segment.indptr, segment.words + 1, np.int64)
-        shares = array_at(segment.shares, segment.share_count, np.float64)
-        documents = array_at(segment.documents, segment.postings, np.uint16)
-        wide_kinds = array_at(segment.kinds, segment.postings, np.uint32)
+        indptr = carray(pointer_to(segment.indptr), segment.words + 1, np.int64)
+        shares = carray(pointer_to(segment.shares), segment.share_count, np.float64)
+        documents = carray(pointer_to(segment.documents), segment.postings, np.uint16)
+        wide_kinds = carray(pointer_to(segment.kinds), segment.postings, np.uint32)
         arrays = SegmentArrays(
             documents,
-            array_at(segment.kinds, segment.postings, np.uint16),
+            carray(pointer_to(segment.kinds), segment.postings, np.uint16),
             # The arrays of a file begin at a multiple of 64 bytes.
-            array_at(segment.documents, segment.postings // 4, np.uint64),
-            array_at(segment.kinds, segment.postings // 4, np.uint64),
+            carray(pointer_to(segment.documents), segment.postings // 4, np.uint64),
+            carray(pointer_to(segment.kinds), segment.postings // 4, np.uint64),
             shares,
         )
         for n in range(len(weights)):
