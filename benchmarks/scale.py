@@ -44,7 +44,6 @@ from sextant.tools.platform.cli import (
 )
 from sextant.tools.records import Document
 from sextant.tools.retrievers.base import Retriever, Search
-from sextant.tools.retrievers.index_store import delete, list_stored_indexes
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.retrievers.neural.dense import SentenceEmbedder
 from sextant.tools.retrievers.sharded import Sharded
@@ -146,11 +145,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """The word index: memory and time of building, opening, searching and adding to it; its
-    scores; other packages.
+    """The word index: memory and time of building, opening and searching; its scores; other
+    packages.
     """
     many = asked.documents
-    fewer = asked.documents - asked.documents // 100
     at_size = many >= LARGE
     of = f"bm25, {many:,} passages"
     texts = {
@@ -180,17 +178,6 @@ def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     for name in texts:
         what = f"{of}: query of {name} characters, k={DEPTH}"
         yield Figure(what, searched.result[name], "ms of CPU", note=said[name])
-    start = _once(_build_small, home, many).cpu
-    for what, ran in (
-        ("taking out", _once(_build, home, fewer)),
-        ("adding", _once(_build_again, home, many)),
-    ):
-        note = f"{ran.cpu:.3g} s; without what to build one passage takes, {start:.3g} s"
-        share = max(0.0, ran.cpu - start) / (built.cpu - start)
-        bound = 0.05 if at_size and what == "adding" else None
-        yield Figure(
-            f"{of}: {what} 1 % of documents, of the CPU of a build", share, "", bound, note=note
-        )
     sample = [*texts["50"][:4], texts["800"][0]]
     equal = _once(_compare_exactly, home, many, sample).result
     yield Figure(
@@ -235,17 +222,6 @@ def _store(home: Path, many: int, asked: argparse.Namespace) -> None:
 
 def _build(home: Path, many: int) -> None:
     BM25(StoredCorpus(home / "corpus", 0, many), home)
-
-
-def _build_again(home: Path, many: int) -> None:  # with what the index of fewer documents has
-    delete(home, min(list_stored_indexes(home), key=lambda kept: kept.built).name)
-    _build(home, many)
-
-
-def _build_small(
-    home: Path, many: int
-) -> None:  # what a build costs before there is anything to read
-    BM25(StoredCorpus(home / "corpus", 0, 1), home / "small")
 
 
 def _search(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, float]:

@@ -9,7 +9,6 @@ releases of a million passages. Its folder has
     ids.bin, id_ends.bin    the ids again, close together, and their ends
     order.bin               row numbers in the order of the ids, which are searched by bisection
     places.bin              the place of every row in that order
-    digests.bin             a digest of every document
     meta.json               size, time and CRC-32 of every other file but fields.bin, compared when the folder is opened
 
 The small files are memory-mapped. Texts are read with pread: touched pages of a map count as this
@@ -89,11 +88,6 @@ class Corpus(Mapping[str, Document]):
         """Yield the text that retrievers index of each document, in corpus order, or of some rows."""
         yield from map(indexed_text, self.stream(rows))
 
-    @cached_property
-    def digests(self) -> Sequence[int]:
-        """A digest of eight bytes of each document, in corpus order."""
-        return array("Q", map(_digest, map(_encode, self.stream())))
-
     def repeats(self) -> dict[str, str]:
         """Map each repeated document to the first document with the same title and text."""
         first = dict[bytes, str]()
@@ -143,10 +137,6 @@ def _encode(document: Document) -> tuple[bytes, ...]:
     return tuple(field.encode("utf-8", "surrogatepass") for field in fields)
 
 
-def _digest(fields: Iterable[bytes]) -> int:
-    return int.from_bytes(hashlib.blake2b(_with_lengths(fields), digest_size=8).digest(), "little")
-
-
 def digest_text(text: str) -> bytes:
     """Return a digest of a text, 16 bytes."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -186,7 +176,6 @@ class StoredCorpus(Corpus):
         self._sums = _map(folder / "sums.bin", "I")
         rows = slice(start, start + self._count)
         self.places = _map(folder / "places.bin", "I")[rows]
-        self.digests = _map(folder / "digests.bin", "Q")[rows]
         self._ids = _map(folder / "ids.bin", "B")
         self._file = (folder / "fields.bin").open("rb")
         total_bytes = os.fstat(self._file.fileno()).st_size
@@ -340,7 +329,7 @@ class StoredIds(Sequence[str]):
         return doc_id in self._corpus
 
 
-def _map(path: Path, type_code: Literal["q", "Q", "I", "B"]) -> "memoryview[int]":
+def _map(path: Path, type_code: Literal["q", "I", "B"]) -> "memoryview[int]":
     """Memory-map a file of numbers, of a kind of the module `array`."""
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:  # an empty file cannot be mapped
@@ -359,7 +348,6 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     id_ends = array("q", [0])
     rows = dict[bytes, int]()
     sums = array("I")
-    digests = array("Q")
     digest = hashlib.blake2b(digest_size=8)
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
@@ -367,7 +355,6 @@ def store(documents: Iterable[Document], folder: Path) -> None:
             if rows.setdefault(encoded[0], row) != row:
                 raise DataError(f"two documents have the id {document.doc_id!r}")
             digest.update(_with_lengths(encoded))
-            digests.append(_digest(encoded))
             record = b"".join(encoded)
             fields.write(record)
             sums.append(zlib.crc32(record))
@@ -383,7 +370,6 @@ def store(documents: Iterable[Document], folder: Path) -> None:
         "order": order,
         "places": places,
         "sums": sums,
-        "digests": digests,
     }
     for name, column in numbers.items():
         (folder / f"{name}.bin").write_bytes(column)

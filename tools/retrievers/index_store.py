@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -140,18 +140,6 @@ def index_name(key: Mapping[str, object]) -> str:
     return f"{key.get('kind', 'index')}-{digest}"
 
 
-def find_relatives(home: Path | None, key: Mapping[str, object]) -> list[Path]:
-    """Return the folders of the indexes under `home` whose keys differ from `key` in the
-    corpus alone.
-    """
-    folders = sorted(home.glob(f"indexes/{key['kind']}-*")) if home else []
-    return [
-        folder
-        for folder in folders
-        if {**_manifest(folder).get("key", {}), "corpus": key["corpus"]} == key and _sound(folder)
-    ]
-
-
 class StoredIndex(NamedTuple):
     """An index on disk, or its draft."""
 
@@ -215,12 +203,11 @@ def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None
         disk.replace(draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED)
         build(draft)
     files = {}
-    sealed = _list_seals(folder.parent.glob(f"{key.get('kind', 'index')}-*"))
     for path in sorted(
         path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST
     ):
         disk.sync(path)
-        files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.fingerprint(path)
+        files[str(path.relative_to(draft))] = disk.fingerprint(path)
     manifest = {
         "key": key,
         "seconds": round(time.monotonic() - started, 3),
@@ -230,30 +217,6 @@ def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None
     shutil.rmtree(folder, ignore_errors=True)  # a damaged one
     draft.rename(folder)
     disk.sync(folder.parent)
-
-
-def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
-    """Return the seals of the files of indexes: a file that is a hard link of any need not be read."""
-    listed = (
-        (folder, files)
-        for folder in folders
-        if isinstance(files := _manifest(folder).get("files"), dict)
-    )
-    sealed = (
-        (each / name, seal)
-        for each, files in listed
-        for name, seal in files.items()
-        if isinstance(seal, list)
-    )
-    identities = ((_identity(path), seal) for path, seal in sealed if path.is_file())
-    return {
-        identity: seal for identity, seal in identities if [*identity[1:]] == [*seal[:1], *seal[2:]]
-    }
-
-
-def _identity(path: Path) -> tuple[int, ...]:
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @contextmanager

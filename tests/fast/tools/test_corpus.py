@@ -84,7 +84,7 @@ def test_the_second_opening_reads_no_document_again(tmp_path):
 
 
 SMALL = [
-    f"{name}.bin" for name in ("ids", "ends", "id_ends", "order", "places", "sums", "digests")
+    f"{name}.bin" for name in ("ids", "ends", "id_ends", "order", "places", "sums")
 ]  # files that are read whole on opening
 NOT_META = [b"[]", b"null", b'{"format": 4, "files": null}', b'{"format": 4, "files": {}}']
 

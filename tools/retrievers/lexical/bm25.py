@@ -13,6 +13,7 @@ equal to the last bit.
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,9 +23,9 @@ from numpy.typing import NDArray
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Ranker, Retriever, Search, kth_score_lower_bound
+from sextant.tools.retrievers.base import Ranker, Retriever, Search
 from sextant.tools.retrievers.expressions import Value, format_expression
-from sextant.tools.retrievers.index_store import find_relatives, index_code_digest, open_index
+from sextant.tools.retrievers.index_store import index_code_digest, open_index
 from sextant.tools.retrievers.lexical import inverted_index
 from sextant.tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
 from sextant.tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
@@ -38,7 +39,6 @@ _SOURCES = (
     "sextant.tools.retrievers.lexical.rank_bm25",
     "sextant.tools.retrievers.lexical.inverted_index",
 )
-_TOGETHER = 4  # segments that are searched at a time: 1 MB of float32 scores
 _WORD_CHARACTERS = (
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w
 )
@@ -49,9 +49,6 @@ class LexicalRetriever(Retriever):
 
     mapped = True
     dtype: ClassVar[type[np.floating[Any]]] = np.float32  # of weights and scores
-    ordered: ClassVar[bool] = (
-        False  # needs the words in the order of the corpus, and so segments of its own
-    )
     above: ClassVar[float] = (
         0.0  # what a score must be over: the documents that share a word have more
     )
@@ -88,15 +85,10 @@ class LexicalRetriever(Retriever):
             "code": index_code_digest(*_SOURCES),
         }
 
-        def build(folder: Path) -> None:
-            inverted_index.build(
-                corpus, analyzer, folder, () if self.ordered else find_relatives(home, key)
-            )
-
         self._index = open_index(
             home,
             key,
-            build=build,
+            build=partial(inverted_index.build, corpus, analyzer),
             load=inverted_index.InvertedIndex,
         )
 
@@ -159,43 +151,10 @@ class LexicalRetriever(Retriever):
             weights = self.weigh_words(
                 frequencies[position] if frequencies else own_frequencies, totals.documents
             )
-            allowed = self.ranker.allowed(query.excluded, query.among)
-
-            def score(segments: range) -> tuple[Rows, NDArray[Any]]:  # of candidates
-                candidates = np.empty(0, np.int32)
-                best = np.empty(0, self.dtype)
-                # k of the documents so far reach the floor
-                floor = -np.inf
-                room = 2 * k
-                for first in range(0, len(segments), _TOGETHER):
-                    together = segments[first : first + _TOGETHER]
-                    scores = self._index.score(together, weighed, rows, weights, self.dtype)
-                    documents = self._index.rows_of(together)
-                    if allowed is not None:
-                        scores[~allowed[documents]] = -np.inf
-                    if any(self._index.segments[number].gone is not None for number in together):
-                        scores[documents < 0] = -np.inf
-                    floor = kth_score_lower_bound(scores, k) if floor == -np.inf else floor
-                    is_candidate = np.flatnonzero(
-                        scores >= floor if floor > self.above else scores > self.above
-                    )
-                    candidates = np.concatenate((candidates, documents[is_candidate]))
-                    best = np.concatenate((best, scores[is_candidate]))
-                    if len(best) > room:
-                        floor = max(floor, kth_score_lower_bound(best, k))
-                        candidates = candidates[best >= floor]
-                        best = best[best >= floor]
-                        room = 2 * max(k, len(best))  # there can be thousands of equal ones
-                return candidates, best
-
-            segments = range(len(self._index.segments))
-            middle = len(segments) // 2
-            # For fewer segments, starting threads takes longer.
-            threads = len(searches) == 1 and len(segments) > _TOGETHER
-            halves = [segments[:middle], segments[middle:]]
-            results = run_in_threads(score, halves if threads else [segments])
-            rows_found, scores = map(np.concatenate, zip(*results, strict=True))
-            return self.ranker.hits(rows_found, scores, k)
+            scores = self._index.score(weighed, rows, weights, self.dtype)
+            return self.ranker.top(
+                scores, k, excluded=query.excluded, among=query.among, above=self.above
+            )
 
         return run_in_threads(search, range(len(searches)))
 

@@ -1,22 +1,16 @@
-"""The inverted index of a corpus, in segments of documents that no change of the corpus changes.
+"""The inverted index of a corpus, in segments of consecutive documents.
 
 A segment holds counts and no weights: a posting is a document of the segment and a kind, which is a
 row of the table of the pairs (count in the document, words of the document) that the segment has.
 Weights are made when a query is answered, from the number and lengths of all documents and the
-frequencies of the query's words in all segments.
-
-So the index of a corpus that has most documents of an earlier corpus takes over its segments, as
-hard links. For each of their documents it has the row of its own corpus, or a mark that the
-document is deleted. Only documents that no segment has are read. The build needs the memory of a
-segment, and a build that was killed keeps the segments that it had finished.
+frequencies of the query's words in all segments. The build needs the memory of a segment, and a
+build that was killed keeps the segments that it had finished.
 
 Compiled loops (numba_kernels.py) count the words of about a megabyte of ASCII texts at a time; a
 text with any other character is split by the analyzer's Python function first. The hash table of
 words is part of the segment.
 """
 
-import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
@@ -44,7 +38,6 @@ from sextant.tools.retrievers.lexical.numba_kernels import (
     map_array,
 )
 
-_NAME = "segment-"
 # Documents of a segment: their numbers take two bytes, and their scores stay in a core's cache.
 SIZE = 1 << 16
 # Bytes of text that are counted at a time.
@@ -86,24 +79,15 @@ class CorpusTotals(NamedTuple):
 
 
 class Segment:
-    """Word counts of some documents, mapped.
+    """Word counts of consecutive documents, mapped."""
 
-    Document n is in row rows[n] of the corpus; -1 if it is deleted.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        rows: Rows,
-        gone: Ints | None,
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         self.words = WordTable(*_map_arrays(folder, WordTable._fields))
         self.lists = PostingLists(*_map_arrays(folder, PostingLists._fields))
         # Count and length of each kind of posting, shape (2, kinds).
         self.pairs = map_array(folder / "pairs.npy")
-        self.rows = rows
-        # The number of deleted documents of each word; None if no document is deleted.
-        self.gone = gone
+        # Words of each document, shape (documents,).
+        self.lengths = map_array(folder / "lengths.npy")
 
     def locate(self, shares: NDArray[np.float64]) -> dict[str, int]:
         """Return its row in the table of segments, which does not keep the arrays."""
@@ -116,8 +100,7 @@ class Segment:
             "has_wide_kinds": self.lists.kinds.itemsize > 2,
             "shares": _address(shares),
             "share_count": len(shares),
-            "size": len(self.rows),
-            "gone": 0 if self.gone is None else _address(self.gone),
+            "size": len(self.lengths),
         }
 
     def list_words(self, reading: TokenizerSettings) -> list[str]:
@@ -130,8 +113,7 @@ class Segment:
 
     def frequencies(self) -> Ints:
         """Return the number of documents with each word, by row."""
-        counts = np.diff(self.lists.indptr)
-        return counts if self.gone is None else counts - self.gone
+        return np.diff(self.lists.indptr)
 
 
 class WeighedSegments(NamedTuple):
@@ -146,24 +128,11 @@ class InvertedIndex:
     """The segments of a corpus, mapped from the folder that `build` filled; threads share it."""
 
     def __init__(self, folder: Path) -> None:
-        summary = json.loads((folder / "summary.json").read_text())
-        self.rows = map_array(folder / "rows.npy")  # of the segments, one after another
-        first = 0
-        self.totals = CorpusTotals(*summary["totals"])
-        self.segments = list[Segment]()
-        for name, size in summary["segments"].items():
-            segment_rows = self.rows[first : first + size]
-            gone_file = folder / f"gone-{name}.npy"
-            gone = map_array(gone_file) if gone_file.is_file() else None
-            self.segments.append(Segment(folder / name, segment_rows, gone))
-            first += size
-        self._starts = np.cumsum([0, *summary["segments"].values()])
+        self.segments = [Segment(path) for path in sorted(folder.glob("segment-*"))]
+        lengths = [segment.lengths for segment in self.segments]
+        self.totals = CorpusTotals(sum(map(len, lengths)), sum(int(each.sum()) for each in lengths))
         self._most_kinds = max(segment.pairs.shape[1] for segment in self.segments)
         self._weighed = self._tabulate(0.0, [np.empty(0)] * len(self.segments))
-
-    def rows_of(self, segments: range) -> Rows:
-        """Return the rows of the documents of segments that are neighbours."""
-        return self.rows[self._starts[segments[0]] : self._starts[segments[-1] + 1]]
 
     def look_up(
         self, data: NDArray[np.uint8], prepared: bool, reading: TokenizerSettings
@@ -206,22 +175,18 @@ class InvertedIndex:
 
     def score(
         self,
-        segments: range,
         weighed: WeighedSegments,
         rows: Rows,
         weights: NDArray[np.float64],
         dtype: type[np.floating[Any]],
     ) -> NDArray[Any]:
-        """Return the scores of the documents of segments that are neighbours.
+        """Return the scores of all documents, shape (documents,).
 
         `weighed` is the result of `weigh`, and `rows` that of `look_up`.
         """
-        places = slice(segments[0], segments[-1] + 1)
-        scores = np.empty(len(self.rows_of(segments)), dtype)
+        scores = np.empty(self.totals.documents, dtype)
         products = np.empty(self._most_kinds, dtype)
-        numba_kernels.score_documents(
-            weighed.table[places], rows[places], weights, products, scores
-        )
+        numba_kernels.score_documents(weighed.table, rows, weights, products, scores)
         return scores
 
     def frequencies(self, reading: TokenizerSettings) -> dict[str, int]:
@@ -229,129 +194,36 @@ class InvertedIndex:
         total = dict[str, int]()
         for segment in self.segments:
             words = segment.list_words(reading)
-            frequencies = segment.frequencies()
-            numbers = frequencies.tolist()
-            for word, number in zip(words, numbers, strict=True):
-                earlier = total.get(word, 0)
-                total[word] = earlier + number
-        return {word: number for word, number in total.items() if number}
+            for word, number in zip(words, segment.frequencies().tolist(), strict=True):
+                total[word] = total.get(word, 0) + number
+        return total
 
 
-def build(
-    corpus: Corpus,
-    analyzer: Analyzer,
-    folder: Path,
-    relatives: Iterable[Path] = (),
-) -> None:
-    """Write the index of `corpus` into `folder`.
+def build(corpus: Corpus, analyzer: Analyzer, folder: Path) -> None:
+    """Write the index of `corpus` into `folder`, in which segments of a killed call are kept.
 
-    Segments that a killed call has left there are kept; without any, segments of a relative are
-    taken over. `relatives` are folders of indexes of other corpora, by the same analyzer and code.
     DataError if the corpus has no words.
     """
-    unsigned_digests = np.array(corpus.digests, dtype=np.uint64)
-    digests = unsigned_digests.view(np.int64)
     draft = folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)
-    if not _list(folder):
-        _link_best(digests, relatives, folder)
-    rows_of = _keep(digests, folder)
-    missing = np.ones(len(digests), dtype=np.bool_)
-    for rows in rows_of.values():
-        missing[rows[rows >= 0]] = False
-    missing_rows = np.flatnonzero(missing)
-    numbers = [int(name.removeprefix(_NAME)) for name in rows_of]
-    last_number = max(numbers, default=-1)
-    next_number = last_number + 1
-    progress = Progress("reading words", len(digests), done=len(digests) - len(missing_rows))
-    for number, first in enumerate(range(0, len(missing_rows), SIZE), start=next_number):
-        rows = missing_rows[first : first + SIZE]
+    finished = len(list(folder.glob("segment-*")))
+    firsts = range(0, len(corpus), SIZE)
+    progress = Progress("reading words", len(corpus), done=min(finished * SIZE, len(corpus)))
+    for number in range(finished, len(firsts)):
+        rows = range(firsts[number], min(firsts[number] + SIZE, len(corpus)))
         counter = _Counter(analyzer)
-        counter.add(corpus.texts(rows.tolist()), progress.add)
+        counter.add(corpus.texts(rows), progress.add)
         draft.mkdir()
         counter.save(draft)
-        np.save(draft / "digests.npy", digests[rows])
         for path in draft.iterdir():
             files.sync(path)
-        name = f"{_NAME}{number:06}"
-        draft.rename(folder / name)
-        rows_of[name] = rows
-    words = sum(_count_words(folder, name, rows) for name, rows in rows_of.items())
-    if not words:
+        draft.rename(folder / f"segment-{number:06}")
+    if not any(np.load(path).any() for path in folder.glob("segment-*/lengths.npy")):
         raise DataError("the corpus has no words in it; nothing can be searched")
-    all_rows = np.concatenate(list(rows_of.values()))
-    np.save(folder / "rows.npy", all_rows.astype(np.int32))
-    sizes = {name: len(rows) for name, rows in rows_of.items()}
-    totals = CorpusTotals(len(digests), words)
-    summary = {"totals": totals, "segments": sizes}
-    summary_path = folder / "summary.json"
-    summary_path.write_text(json.dumps(summary))
 
 
 def _map_arrays(folder: Path, names: Iterable[str]) -> list[NDArray[Any]]:
     return [map_array(folder / f"{name}.npy") for name in names]
-
-
-def _count_words(folder: Path, name: str, rows: Ints) -> int:
-    """Return the words of the documents of a segment that are not deleted."""
-    lengths = np.load(folder / name / "lengths.npy")
-    deleted = rows < 0
-    if deleted.any():
-        indptr, documents = _map_arrays(folder / name, ("indptr", "documents"))
-        gone = np.add.reduceat(deleted[documents], indptr[:-1], dtype=np.int64)
-        np.save(folder / f"gone-{name}.npy", gone)
-    return int(lengths[~deleted].sum())
-
-
-def _list(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"{_NAME}*"))
-
-
-def _link_best(digests: Ints, relatives: Iterable[Path], folder: Path) -> None:
-    # The relative that has most of the documents, by a sample of some ten thousand: the documents
-    # whose digests end with zeros.
-    ending = (1 << (len(digests) // SIZE).bit_length()) - 1
-    sample = digests[digests & ending == 0]
-
-    def shared(relative: Path) -> int:
-        segments = [map_array(path / "digests.npy") for path in _list(relative)]
-        relative_digests = np.concatenate([digests[:0], *segments])
-        relative_sample = relative_digests[relative_digests & ending == 0]
-        return len(np.intersect1d(sample, relative_sample))
-
-    shares = {relative: shared(relative) for relative in relatives}
-    if any(shares.values()):
-        for path in _list(max(shares, key=shares.__getitem__)):
-            draft = folder / "draft"
-            try:
-                shutil.copytree(path, draft, copy_function=os.link)
-                draft.rename(folder / path.name)
-            except OSError:  # deleted meanwhile, or on another disk: it is built instead
-                shutil.rmtree(draft, ignore_errors=True)
-
-
-def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
-    """Remove segments that are half deleted, or smaller than the part that is to be built.
-
-    Returns the rows of the others. So an index to which documents are added again and again has
-    few segments.
-    """
-    digests_of = {path.name: np.load(path / "digests.npy") for path in _list(folder)}
-    rows = numba_kernels.find_digest_rows(
-        np.concatenate([digests[:0], *digests_of.values()]), digests
-    )
-    ends = np.cumsum([len(segment_digests) for segment_digests in digests_of.values()])
-    # np.split gives one part more, which is empty.
-    rows_of = dict(zip(digests_of, np.split(rows, ends), strict=False))
-    size = {name: int(np.count_nonzero(rows >= 0)) for name, rows in rows_of.items()}
-    missing = len(digests) - sum(size.values())
-    for name in sorted(size, key=size.__getitem__):
-        half_deleted = 2 * size[name] < len(rows_of[name])
-        if half_deleted or size[name] <= min(missing, SIZE // 2):
-            missing += size[name]
-            del rows_of[name]
-            shutil.rmtree(folder / name)
-    return rows_of
 
 
 class _Counter:

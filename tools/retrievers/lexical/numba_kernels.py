@@ -1,18 +1,14 @@
 """The compiled loops of an inverted index: reading words, turning counts into postings, and
 searching these.
 
-The loops hold no lock of the interpreter, so threads run them side by side. Their machine code is
-kept on disk if numba finds a folder for it, so only the first process on a machine waits some
-seconds for the compiler.
+The loops hold no lock of the interpreter, so threads run them side by side. The first process on a
+machine waits some seconds for the compiler (compiled_loops.py).
 
 A score is the sum of the weights of the query's terms, in the query's order and with its repeats.
 Additions are never reordered and never contracted: that would change the last digits, and so the
 order of nearly equal documents.
 
-Segments (inverted_index.py) hold counts. `Postings` hold weights that a model has made. Most
-postings that a query reads are of terms that a large part of the documents have. Such a term also
-has a weight for every document, 0 if the document lacks it: adding that row to all scores takes a
-quarter of the time.
+Segments (inverted_index.py) hold counts. `Postings` hold weights that a model has made.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +23,6 @@ from numpy.typing import NDArray
 
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Ids, Ranker
-from sextant.tools.retrievers.index_store import create_memmap
 from sextant.tools.retrievers.lexical.compiled_loops import compile_loop, pointer_to
 
 A = TypeVar("A")
@@ -59,7 +54,6 @@ SEGMENT = np.dtype(
             "shares",  # what a posting of each kind adds, for a word of weight 1
             "share_count",
             "size",
-            "gone",  # 0 for none
         )
     ]
 )
@@ -69,10 +63,6 @@ _LAST = np.uint64(0xFFFF)
 _ONE = np.uint64(16)
 _TWO = np.uint64(32)
 _THREE = np.uint64(48)
-_BLOCK = 1 << 15  # documents whose scores are added up at a time: 128 kB of float32
-# The share of documents from which on a term is common. From a quarter on, a row takes less time
-# than a list.
-_COMMON = 1 / 3
 
 
 class WordTable(NamedTuple):
@@ -131,13 +121,11 @@ class SegmentArrays(NamedTuple):
 
 
 class WeightedPostingLists(NamedTuple):
-    """The arrays of posting lists, see `finish_posting_lists`."""
+    """The posting lists of a corpus: that of term t is indptr[t]:indptr[t + 1] of the others."""
 
     indptr: Ints
-    documents: Rows
+    documents: Rows  # ascending positions in the corpus
     weights: Floats
-    places: Rows
-    common: Floats
 
 
 @compile_loop()
@@ -196,41 +184,6 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 
 @compile_loop()
-def _find_digests(
-    wanted: Ints,
-    digests: Ints,
-    rows: Ints,
-    slots: Rows,
-) -> None:
-    is_hashed = False
-    after = 0
-    for n in range(len(wanted)):
-        code = wanted[n]
-        rows[n] = after
-        if after == len(digests) or digests[after] != code:
-            if not is_hashed:
-                is_hashed = True
-                slots[:] = -1
-                rehash(slots, digests, len(digests))
-            slot = (code ^ (code >> 29)) & (len(slots) - 1)
-            while slots[slot] >= 0 and digests[slots[slot]] != code:
-                slot = (slot + 1) & (len(slots) - 1)
-            rows[n] = slots[slot]
-        if rows[n] >= 0:
-            after = rows[n] + 1
-
-
-def find_digest_rows(wanted: Ints, digests: Ints) -> Ints:
-    """Return the row of each wanted digest, -1 for none; a table of all is only filled if their
-    orders differ.
-    """
-    rows = np.empty(len(wanted), np.int64)
-    slots = np.empty(4 << len(digests).bit_length(), np.int32)
-    _find_digests(wanted, digests, rows, slots)
-    return rows
-
-
-@compile_loop()
 def look_up_words(
     data: Bytes,
     prepared: bool,
@@ -274,10 +227,6 @@ def look_up_words(
                 row -= reading.skipped
                 indptr = carray(pointer_to(segment.indptr), segment.words + 1, np.int64)
                 frequencies[number] += indptr[row + 1] - indptr[row]
-                if segment.gone:
-                    frequencies[number] -= carray(
-                        pointer_to(segment.gone), segment.words, np.int64
-                    )[row]
         number += not is_stop_word
 
 
@@ -478,67 +427,16 @@ def score_documents(
 
 
 @compile_loop()
-def _add_list(
-    documents: Rows,
-    weights: Floats,
-    amount: float,
-    end: int,
-    scores: Floats,
-) -> int:
-    """Add the postings of the documents before `end`; return their number."""
-    i = 0
-    # Half the time: four different documents at a time, which need not wait for each other, and
-    # unsigned numbers, because a signed index is compared with 0 first.
-    while i < len(documents) - 3 and documents[i + 3] < end:
-        a = np.uint32(documents[i])
-        b = np.uint32(documents[i + 1])
-        c = np.uint32(documents[i + 2])
-        d = np.uint32(documents[i + 3])
-        score_a = scores[a] + amount * weights[i]
-        score_b = scores[b] + amount * weights[i + 1]
-        score_c = scores[c] + amount * weights[i + 2]
-        score_d = scores[d] + amount * weights[i + 3]
-        scores[a] = score_a
-        scores[b] = score_b
-        scores[c] = score_c
-        scores[d] = score_d
-        i += 4
-    while i < len(documents) and documents[i] < end:
-        scores[np.uint32(documents[i])] += amount * weights[i]
-        i += 1
-    return i
-
-
-@compile_loop()
 def accumulate_weights(
-    lists: WeightedPostingLists,
-    terms: Ints,
-    at: Ints,
-    amounts: Floats,
-    scores: Floats,
+    lists: WeightedPostingLists, terms: Ints, amounts: Floats, scores: Floats
 ) -> None:
-    """Add the amount of each term times its weight in a document to the documents' scores.
-
-    Terms are added in their order. The weights of a term are common[places[term]], or in its list
-    if that is -1; `at` has the next posting of each list, at first indptr[terms]. The scores of a
-    block stay cached.
+    """Add the amount of each term times its weight in a document to the documents' scores, term by
+    term.
     """
-    indptr, documents, weights, places, common = lists
-    for first in range(0, len(scores), _BLOCK):
-        end = min(first + _BLOCK, len(scores))
-        block = scores[first:end]
-        for n in range(len(terms)):
-            amount = amounts[n]
-            term = terms[n]
-            if places[term] >= 0:
-                row = common[places[term], first:end]
-                for i in range(len(block)):
-                    block[i] += amount * row[i]
-            else:
-                last = indptr[term + 1]
-                at[n] += _add_list(
-                    documents[at[n] : last], weights[at[n] : last], amount, end, scores
-                )
+    indptr, documents, weights = lists
+    for n in range(len(terms)):
+        for posting in range(indptr[terms[n]], indptr[terms[n] + 1]):
+            scores[documents[posting]] += amounts[n] * weights[posting]
 
 
 def map_array(path: Path) -> NDArray[Any]:
@@ -551,30 +449,9 @@ def map_array(path: Path) -> NDArray[Any]:
         return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)
 
 
-def finish_posting_lists(folder: Path, size: int) -> None:
-    """Complete the postings of a corpus of `size` documents in `folder`, for `Postings` to open.
-
-    There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy`
-    (float32 or float64), both of shape (postings,): the list of term t is
-    documents[indptr[t]:indptr[t + 1]], ascending positions in the corpus, with the weights at the
-    same places. No list is empty. This adds the weights of common terms in all documents
-    (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
-    """
-    indptr, documents, weights = (
-        map_array(folder / f"{name}.npy") for name in ("indptr", "documents", "weights")
-    )
-    terms = np.flatnonzero(np.diff(indptr) >= _COMMON * size)
-    places = np.full(len(indptr) - 1, -1, dtype=np.int32)
-    places[terms] = np.arange(len(terms))
-    np.save(folder / "places.npy", places)
-    common = create_memmap(folder / "common.npy", (len(terms), size), weights.dtype)
-    for row, first, end in zip(common, indptr[terms], indptr[terms + 1], strict=True):
-        row[documents[first:end]] = weights[first:end]
-    common.flush()
-
-
 class Postings:
-    """The posting lists of a corpus, from `finish_posting_lists`.
+    """The posting lists of a corpus, from a folder that has the fields of `WeightedPostingLists` as
+    .npy files.
 
     Threads share it. Scores have the precision of the weights.
     """
@@ -601,22 +478,8 @@ class Postings:
         """
         dtype = self._lists.weights.dtype
         scores = np.zeros(len(self._ranker), dtype)
-        lists = self._lists
-        numbers = terms.astype(np.int64)
-        accumulate_weights(
-            lists,
-            numbers,
-            lists.indptr[numbers],
-            amounts.astype(dtype),
-            scores,
-        )
-        return self._ranker.top(
-            scores,
-            k,
-            excluded=excluded,
-            among=among,
-            above=0.0,
-        )
+        accumulate_weights(self._lists, terms.astype(np.int64), amounts.astype(dtype), scores)
+        return self._ranker.top(scores, k, excluded=excluded, among=among, above=0.0)
 
 
 def run_in_threads(function: Callable[[A], B], items: Sequence[A], threads: int = 2) -> list[B]:

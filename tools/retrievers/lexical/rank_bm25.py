@@ -51,7 +51,6 @@ class RankBM25(LexicalRetriever):
     """`rank_bm25.BM25Okapi` over a corpus, same scores, a fraction of the time."""
 
     dtype = np.float64
-    ordered = True  # for the mean idf
     above = -np.inf
     ties_by_id = False  # as in the library, the later one goes first
 

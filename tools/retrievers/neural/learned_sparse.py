@@ -31,7 +31,6 @@ from sextant.tools.retrievers.base import Ranker, Retriever, Search
 from sextant.tools.retrievers.index_store import open_index
 from sextant.tools.retrievers.lexical.numba_kernels import (
     Postings,
-    finish_posting_lists,
     run_in_threads,
 )
 from sextant.tools.retrievers.neural import model_table
@@ -196,7 +195,6 @@ def _save_by_term(weights: Weights, folder: Path) -> None:
     )
     np.save(folder / "documents.npy", by_term.indices.astype(np.int32))
     np.save(folder / "weights.npy", by_term.data)
-    finish_posting_lists(folder, weights.shape[0])
 
 
 def _read(file: Path, texts: int) -> Weights | None:

@@ -19,7 +19,7 @@ from sextant.tools.retrievers import build
 from sextant.tools.retrievers.base import Ranker
 from sextant.tools.retrievers.lexical import bm25, english_analyzer, inverted_index, numba_kernels
 from sextant.tools.retrievers.lexical.bm25 import BM25
-from sextant.tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists
+from sextant.tools.retrievers.lexical.numba_kernels import Postings
 from sextant.tools.retrievers.lexical.rank_bm25 import _ANALYZER as ANALYZER
 from sextant.tools.retrievers.lexical.rank_bm25 import words
 from sextant.tools.text import content_words as tokens
@@ -182,7 +182,7 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
         indptr, documents, kinds = segment.lists
         for row, word in enumerate(words):
             for posting in range(indptr[row], indptr[row + 1]):
-                document, kind = int(segment.rows[documents[posting]]), kinds[posting]
+                document, kind = 5 * number + int(documents[posting]), kinds[posting]
                 found[word, document] = segment.pairs[:, kind].tolist()
         for text in texts:  # a query is read as a document is
             rows, sums = index.look_up(*read(analyzer, text))
@@ -214,7 +214,6 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
     np.save(tmp_path / "indptr.npy", np.cumsum([0, *map(len, lists)]))
     np.save(tmp_path / "documents.npy", np.concatenate(lists).astype(np.int32))
     np.save(tmp_path / "weights.npy", np.concatenate(weights))
-    finish_posting_lists(tmp_path, size)
     doc_ids = [f"d{row:05}" for row in range(size)]
     opened = Postings(tmp_path, Ranker(doc_ids))
     for number, k in ((1, 1), (3, 10), (12, 1_000), (12, 35_000), (12, size)):
