@@ -6,8 +6,6 @@ covariance, scaled to length 1. They cluster less than real ones, so HNSW may do
 data. Exact search takes the same time on any.
 """
 
-import multiprocessing
-import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.neural.dense import SentenceEmbedder
 from sextant.tools.retrievers.vectors.ann import Ann
 from sextant.tools.retrievers.vectors.embedder import Vectors
-from sextant.tools.retrievers.vectors.exact_search import Precision, VectorRetriever
+from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
 
 _REAL = 2_000  # texts that are embedded
 _CENTRES = 12_000
@@ -47,15 +45,12 @@ def measure(documents: int, source: Path | None, seed: int) -> list[Row]:
         home = Path(folder)
         vectors, queries = _made(documents, source, seed)
         np.save(home / "queries.npy", queries)
-        exact, coded = (
-            _retriever(home, vectors, queries, search) for search in ("float32", "int8")
-        )
+        exact = _retriever(home, vectors, queries)
         rows = _against_flat(exact, vectors, queries)
-        rows += _coded_against_exact(exact, coded, home, documents)
         rows += _approximate_against_exact(exact, vectors, queries, home)
         few = min(documents, _HNSW)
         return rows + _against_chroma(
-            _retriever(home, vectors[:few], queries, "float32"), vectors[:few], queries, home
+            _retriever(home, vectors[:few], queries), vectors[:few], queries, home
         )
 
 
@@ -109,11 +104,9 @@ class _Given:
         return 0
 
 
-def _retriever(
-    home: Path, vectors: Vectors, queries: Vectors, search: Precision
-) -> VectorRetriever:
+def _retriever(home: Path, vectors: Vectors, queries: Vectors) -> VectorRetriever:
     corpus = Corpus(Document(f"d{row:07}", str(row)) for row in range(len(vectors)))
-    return VectorRetriever(corpus, home, _Given(vectors, queries), "given", search=search)
+    return VectorRetriever(corpus, home, _Given(vectors, queries), "given")
 
 
 def _against_flat(exact: VectorRetriever, vectors: Vectors, queries: Vectors) -> list[Row]:
@@ -149,40 +142,6 @@ def _against_flat(exact: VectorRetriever, vectors: Vectors, queries: Vectors) ->
             )
             faiss.cvar.distance_compute_blas_threshold = as_shipped
     return rows
-
-
-def _coded_against_exact(
-    exact: VectorRetriever, coded: VectorRetriever, home: Path, documents: int
-) -> list[Row]:
-    found, wanted = (each.search_many(_searches(), 100) for each in (coded, exact))
-    note = f"equal to the last bit on {sum(map(operator.eq, found, wanted))} of {_QUERIES} queries"
-    rows = []
-    for threads in (1, 2):
-        with _threads(threads):
-            figures = _fastest(
-                partial(_alone_here, coded),
-                partial(_alone_here, exact),
-                rounds=_ROUNDS,
-                threads=threads,
-            )
-            against = f"search=float32, {threads} thread{'s' * (threads > 1)}"
-            rows.append(_row("one query, k=100, search=int8", *figures, against, _ALONE, 0.6, note))
-    # A process of its own for each, so that nothing else is in its memory.
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        sizes = [pool.apply(_resident, (home, documents, search)) for search in ("int8", "float32")]
-    note = "codes and 8 bytes a document beside them; 0.25 is what the codes alone would be"
-    return [
-        *rows,
-        Row(
-            "resident, search=int8",
-            "MB of files mapped",
-            sizes[0],
-            "search=float32",
-            sizes[1],
-            0.26,
-            note=note,
-        ),
-    ]
 
 
 def _approximate_against_exact(
@@ -229,7 +188,7 @@ def _against_chroma(
     theirs_built = time.perf_counter() - started
     started = time.perf_counter()
     with TemporaryDirectory(prefix="sextant-") as folder:
-        _retriever(Path(folder), vectors, queries, "int8")
+        _retriever(Path(folder), vectors, queries)
         ours_built = time.perf_counter() - started
 
     def near(n: int) -> list[str]:
@@ -254,7 +213,7 @@ def _against_chroma(
     return [
         _row(f"one query, k=100, {size}", *figures, chroma, _ALONE),
         Row(f"recall, {size}", "recall@100", recalls[0], chroma, recalls[1], larger_is_better=True),
-        Row(f"building from vectors, {size}, search=int8", "s", ours_built, chroma, theirs_built),
+        Row(f"building from vectors, {size}", "s", ours_built, chroma, theirs_built),
     ]
 
 
@@ -333,30 +292,3 @@ def _threads(number: int) -> Iterator[None]:
         os.environ.pop("OMP_NUM_THREADS")
         if before is not None:
             os.environ["OMP_NUM_THREADS"] = before
-
-
-def _resident(home: Path, documents: int, search: Precision) -> float:
-    """MB of mapped files that a process holds for the retriever that is kept in `home`, after
-    50 queries.
-    """
-    queries = np.load(home / "queries.npy")
-    with TemporaryDirectory(
-        prefix="sextant-"
-    ) as folder:  # what is loaded and compiled on first use is not counted
-        _retriever(Path(folder), queries, queries, search).search("0", 100)
-    before = _mapped()
-    retriever = _retriever(
-        home, np.broadcast_to(queries[:1], (documents, queries.shape[1])), queries, search
-    )
-    for n in range(50):
-        retriever.search(str(n), 100)
-    return _mapped() - before
-
-
-def _mapped() -> float:
-    [line] = [
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("RssFile")
-    ]
-    return int(line.split()[1]) * 1024 / 1e6

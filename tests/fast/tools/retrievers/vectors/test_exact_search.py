@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
 from functools import cache
 from hashlib import blake2b
 from io import StringIO
@@ -15,7 +14,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError
@@ -23,14 +21,10 @@ from sextant.tools.platform import cli
 from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Document, Usage
 from sextant.tools.retrievers.base import Search
-from sextant.tools.retrievers.vectors import batch_candidates, exact_search
 from sextant.tools.retrievers.vectors import embedder as embedding
-from sextant.tools.retrievers.vectors.blas_threads import single_threaded_products
+from sextant.tools.retrievers.vectors import exact_search
 from sextant.tools.retrievers.vectors.embedder import open_vectors
-from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
-from sextant.tools.retrievers.vectors.gpu_search import copy_to_device
-
-PRECISIONS = pytest.mark.parametrize("search", ["float32", "int8"])
+from sextant.tools.retrievers.vectors.exact_search import VectorRetriever, exact_scores
 
 
 @cache
@@ -97,15 +91,10 @@ def large():
     )
 
 
-@pytest.fixture(
-    scope="module", params=["float32", "int8", "float32 on a device", "int8 on a device"]
-)
-def retriever(request, large, tmp_path_factory):
-    """Searches from estimates of both kinds, also as on a GPU: by PyTorch's arithmetic, here on the CPU."""
-    home, (search, *on_device) = tmp_path_factory.getbasetemp() / "vectors", request.param.split()
-    made = VectorRetriever(large, home, Digests(), "digests", search=search)
-    made._on_device = copy_to_device("cpu", *made._estimates) if on_device else None
-    return made
+@pytest.fixture(scope="module")
+def retriever(large, tmp_path_factory):
+    home = tmp_path_factory.getbasetemp() / "vectors"
+    return VectorRetriever(large, home, Digests(), "digests")
 
 
 def brute_force(corpus, query, k, excluded=(), among=None):
@@ -131,20 +120,11 @@ def test_the_ranking_is_that_of_brute_force_in_float64(large, retriever):
         assert_equal(retriever.search(query, 500), brute_force(large, query, 500))
 
 
-@pytest.mark.parametrize(("many", "of"), [(7, 1), (1, 20_000)])
-def test_exact_search_read_in_runs_and_from_the_map_are_the_same_and_the_map_is_given_back(
-    large, retriever, monkeypatch, many, of
+@pytest.mark.parametrize("held", [20_000, 1 << 26])
+def test_a_batch_of_any_size_gives_what_each_search_gives_alone_to_the_last_bit(
+    large, retriever, monkeypatch, held
 ):
-    before = retriever.search("one", 500)
-    monkeypatch.setattr(exact_search, "_MAX_CANDIDATES", many)
-    monkeypatch.setattr(exact_search, "_MANY_OF", of)
-    given_back = []
-    monkeypatch.setattr(exact_search, "drop_page_cache", given_back.append)
-    assert retriever.search("one", 500) == before
-    assert len(given_back) == (retriever._file is not None and of > 1)
-
-
-def test_a_batch_of_any_size_gives_what_each_search_gives_alone_to_the_last_bit(large, retriever):
+    monkeypatch.setattr(exact_search, "_MAX_SCORES", held)
     searches = [Search(f"query {n}") for n in range(60)]
     alone = [retriever.search(search.text, 50) for search in searches]
     assert retriever.search_many(searches, 50) == alone
@@ -170,53 +150,24 @@ def test_masks_apply_before_the_cut_alone_and_in_a_batch(large, retriever):
     assert found == [retriever.search_many([search], 20)[0] for search in batch]
 
 
-@PRECISIONS
-def test_thousands_of_equal_scores_at_the_cut_are_ordered_by_doc_id(tmp_path, search):
+def test_thousands_of_equal_scores_at_the_cut_are_ordered_by_doc_id(tmp_path):
     corpus = documents(["one text"] * 9_000 + ["another", "", "a third"])
-    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
+    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests")
     found = retriever.search_many([Search("one text")] * 6, 100)
     assert [[hit.doc_id for hit in hits] for hits in found] == [list(corpus.doc_ids[:100])] * 6
     assert found[0] == retriever.search("one text", 100)
     assert len({hit.score for hit in found[0]}) == 1
 
 
-@PRECISIONS
-@pytest.mark.parametrize("entries", [256 * 64, 1 << 24])
-def test_a_batch_with_more_equal_scores_than_there_is_room_for_is_ranked_one_by_one(
-    tmp_path, monkeypatch, search, entries
-):
-    monkeypatch.setattr(batch_candidates, "_MAX_ENTRIES", entries)
-    given_up = []
-    original = batch_candidates.find_candidates
-
-    def find(*arguments, **options):
-        rows = original(*arguments, **options)
-        given_up.append(rows is None)
-        return rows
-
-    monkeypatch.setattr(batch_candidates, "find_candidates", find)
-    texts = ["one text"] * 3_000 + [f"text {n}" for n in range(300)] + ["one text"] * 3_000
-    corpus = documents(texts)
-    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
-    excluded = frozenset(corpus.doc_ids[:50])
-    searches = [Search("one text", excluded=excluded)] * 40 + [Search("another")] * 5
-    found = retriever.search_many(searches, 100)
-    assert given_up == [entries < 1 << 24]
-    assert [hit.doc_id for hit in found[0]] == list(corpus.doc_ids[50:150])
-    assert found == [retriever.search_many([search], 100)[0] for search in searches]
-
-
-@PRECISIONS
-def test_a_document_of_no_tokens_scores_zero_and_a_query_of_none_ties_everything(tmp_path, search):
+def test_a_document_of_no_tokens_scores_zero_and_a_query_of_none_ties_everything(tmp_path):
     corpus = documents([" ", "blood", "copper", "iron"])
-    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
+    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests")
     assert dict(retriever.search("hearts", 4))["d00000"] == 0
-    nothing = retriever._hits(np.zeros(37, np.float32), np.arange(4), 4)
+    [nothing] = retriever.search_with(np.zeros((1, 37), np.float32), [Search("")], 4)
     assert [hit.doc_id for hit in nothing] == list(corpus.doc_ids)
 
 
-@PRECISIONS
-def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path, search):
+def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path):
     # A common direction, as some models have it, lengths from 1e-3 to 1e3, and one number that outweighs the rest.
     class Uneven(Digests):
         def vector(self, text):
@@ -227,7 +178,7 @@ def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path, sea
 
     embedder = Uneven()
     corpus = documents([f"text {n}" for n in range(6_000)])
-    retriever = VectorRetriever(corpus, tmp_path, embedder, "uneven", search=search)
+    retriever = VectorRetriever(corpus, tmp_path, embedder, "uneven")
     made = np.array([embedder.vector(text) for text in corpus.texts()]).astype(np.float64)
     queries = [f"query {n}" for n in range(12)]
     for query, hits in zip(
@@ -240,43 +191,27 @@ def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path, sea
         assert hits == retriever.search(query, 100)
 
 
-def test_no_estimate_is_further_off_than_its_bound(large, tmp_path):
-    made = open_vectors(Digests(), large, tmp_path)
+def test_no_estimate_is_further_off_than_its_bound(retriever):
+    vectors = retriever._vectors
     query = Digests().vector("anything")
-    true = made.astype(np.float64) @ query.astype(np.float64)
-    rounded, coded = (
-        exact_search.from_vectors(made),
-        exact_search.from_codes(tmp_path, {"of": "test"}, made),
-    )
-    assert (np.abs(rounded.of_all(query) - true) <= rounded.errors).all()
-    off = true - coded.of_all(query)
-    off -= made.mean(axis=0, dtype=np.float64) @ query  # the same for all documents
-    assert (np.abs(off) <= coded.errors).all()
-    assert np.abs(off).max() > 1e-4, "the codes are coarser than the vectors"
+    true = vectors.astype(np.float64) @ query.astype(np.float64)
+    assert (np.abs(vectors @ query - true) <= retriever._errors).all()
 
 
-def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch):
-    of = exact_search.from_vectors(open_vectors(Digests(), large, None))
-    query = Digests().vector("anything")
-    whole = of.of_all(query)
-    monkeypatch.setattr(exact_search, "_SPLIT", 1)
-    monkeypatch.setattr(exact_search, "_has_two_threads", lambda: True)
-    assert of.of_all(query).tolist() == whole.tolist()
-
-
-def test_products_have_their_threads_back_after_the_last_of_overlapping_searches():
-    def threads():
-        return {
-            library["num_threads"] for library in threadpool_info() if "blas" in library["prefix"]
-        }
-
-    with threadpool_limits(2, "blas"), ExitStack() as first, ExitStack() as second:
-        first.enter_context(single_threaded_products())
-        second.enter_context(single_threaded_products())
-        first.close()
-        assert threads() == {1}
-        second.close()
-        assert threads() == {2}
+@pytest.mark.parametrize("dimension", [1, 3, 4, 37])
+def test_an_exact_score_is_a_sum_in_a_fixed_order_whatever_rows_are_scored_with_it(dimension):
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((3_000, dimension)).astype(np.float32)
+    query = vectors[0]
+    whole = exact_scores(vectors, np.arange(3_000), query)
+    for row in (0, 1, 1_500):
+        terms = vectors[row].astype(np.float64) * query
+        end = dimension // 4 * 4
+        lanes = [[*terms[lane:end:4]] for lane in range(4)]
+        lanes[0] += [*terms[end:]]
+        a, b, c, d = (sum(lane, 0.0) for lane in lanes)
+        alone = exact_scores(vectors, np.array([row]), query)
+        assert alone.tolist() == [whole[row]] == [(a + b) + (c + d)]
 
 
 HERE = Path(__file__).parents[5]
@@ -381,12 +316,9 @@ def test_a_query_that_becomes_nan_is_refused_and_named(corpus, bad):
         retriever.search_many([Search("good"), Search("a bad one")], 3)
 
 
-@PRECISIONS
 @pytest.mark.parametrize("size", [0, 1, 2])
-def test_a_corpus_may_be_empty_or_tiny(tmp_path, search, size):
-    retriever = VectorRetriever(
-        documents(["blood", "iron"][:size]), tmp_path, Digests(), "digests", search=search
-    )
+def test_a_corpus_may_be_empty_or_tiny(tmp_path, size):
+    retriever = VectorRetriever(documents(["blood", "iron"][:size]), tmp_path, Digests(), "digests")
     assert len(retriever.search("hearts", 5)) == size
     assert [len(hits) for hits in retriever.search_many([Search("hearts")] * 9, 5)] == [size] * 9
 
