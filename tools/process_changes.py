@@ -33,10 +33,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx
+from threadpoolctl import threadpool_limits
 
 from sextant.tools import session
 from sextant.tools.models.dspy_internals import parallelizer
-from sextant.tools.retrievers.vectors.blas_threads import single_threaded_products
 
 _MISSING = object()
 _THREAD_POOL_METHODS = (
@@ -142,7 +142,7 @@ def _change_process() -> Iterator[None]:
     with (
         changed_attributes(_list_changes()),
         changed_environment({"TOKENIZERS_PARALLELISM": "false"}),
-        single_threaded_products(),
+        threadpool_limits(1, "blas"),
         _infrequent_gc(),
     ):
         yield
