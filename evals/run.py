@@ -205,7 +205,7 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
     with announced("loading libraries"):
         from sextant.evals.running import (  # with what they import, --help would take longer
             cost_estimate,
-            earlier,
+            earlier_usage,
             evaluate,
         )
 
@@ -217,7 +217,11 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
         return evaluate.load_run(request, terms)
 
     if not arguments.dry_run:
-        earlier.count_all(requests.values(), budget, open_on_shared_budget)
+        earlier_usage.count_all(
+            requests.values(),
+            budget,
+            lambda request: cost_estimate.find_existing_run(open_on_shared_budget(request)),
+        )
     results = list[JsonObject]()
     problems = {}
     failed_queries = 0

@@ -120,8 +120,7 @@ def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_ru
     resolved = opened.resolved
     environment = opened.environment
     model = connect(request, opened.terms, environment.documents, seed=request.seed)
-    config = run_conditions(resolved, environment, None, model)
-    before = find_existing_run(opened, config)
+    before = find_existing_run(opened, model)
     answered = run_folder.read_outcomes(before) if before else {}
     if request.again:
         answered = {query_id: row for query_id, row in answered.items() if row["error"] is None}
@@ -131,7 +130,10 @@ def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_ru
     ]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     return {
-        **{name: config[name] for name in ("task", "data", "split", "program")},
+        "task": environment.task,
+        "data": "folder" if environment.folder else environment.data,
+        "split": environment.split,
+        "program": request.program_label,
         "retriever": str(resolved.retriever),
         "answered": len(answered),
         **extrapolate(request, model, rehearsal, pending, spent),
@@ -196,15 +198,17 @@ def _share(rehearsal: RehearsedRun, pending: Sequence[Query]) -> float:
     return sum(sizes.values()) / max(1, rehearsed)
 
 
-def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path | None:
-    """Return the folder of the run under these `run_conditions`, if it exists.
+def find_existing_run(opened: LoadedRun, model: ConnectedModel | None = None) -> Path | None:
+    """Return the folder of a request's run, if it exists; `model` is that of the request.
 
     Retrievers are not opened, so their complete names are not compared. To digest the sources takes
     time, so that is done last.
     """
-    pool = opened.resolved.pool
-    request = opened.resolved.request
-    conditions = conditions | {"pool": pool and pool.config((), opened.environment)}
+    resolved, environment, _, terms = opened
+    request = resolved.request
+    model = model or connect(request, terms, environment.documents, seed=request.seed)
+    conditions = run_conditions(resolved, environment, None, model)
+    conditions["pool"] = resolved.pool and resolved.pool.config((), environment)
 
     def comparable(config: run_folder.Config) -> Any:
         pool = config["pool"] and [read_kind(config), config["pool"]["size"]]
@@ -218,7 +222,7 @@ def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path 
             config = run_folder.read_config(path.parent)
             is_same = comparable(config) == comparable(conditions)
             if is_same and not run_folder.find_changed(path.parent, config):
-                identity = code_identity(opened.resolved, opened.environment)
+                identity = code_identity(resolved, environment)
                 if identity == {key: config[key] for key in identity}:
                     return path.parent
     return None

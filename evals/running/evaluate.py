@@ -22,7 +22,7 @@ from sextant import environments
 from sextant.environments.base import Environment
 from sextant.evals import run_folder
 from sextant.evals.running import runner
-from sextant.evals.running.agent_limits import BUDGET_OF_AGENTS, brings_agents, count_agents
+from sextant.evals.running.earlier_usage import BUDGET_OF_AGENTS, brings_agents, count_agents
 from sextant.evals.running.events import RunMonitor
 from sextant.evals.running.identity import run_config
 from sextant.evals.running.request import (

@@ -24,7 +24,7 @@ from typing import Any
 from sextant.evals import run_folder
 from sextant.evals.run_folder import Outcome, RunFolder
 from sextant.evals.running import evaluate, runner
-from sextant.evals.running.agent_limits import UNREPORTED
+from sextant.evals.running.earlier_usage import UNREPORTED
 from sextant.evals.running.progress_display import report
 from sextant.evals.running.request import Request
 from sextant.evals.running.resolve import PreparedRun

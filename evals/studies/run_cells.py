@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from sextant import environments
 from sextant.environments.base import Environment
 from sextant.evals.run_folder import RunFolder
-from sextant.evals.running import earlier
-from sextant.evals.running.cost_estimate import forecast
+from sextant.evals.running import earlier_usage
+from sextant.evals.running.cost_estimate import find_existing_run, forecast
 from sextant.evals.running.evaluate import (
     LoadedRun,
     answer_queries,
@@ -240,7 +240,7 @@ class SharedRunState:
         A run over pools is found when its retrievers are open.
         """
         request = opened.resolved.request
-        path = earlier.find_folder(opened)
+        path = find_existing_run(opened)
         if path is None or opened.resolved.pool or request.again:
             return None
         headline = opened.environment.headline
@@ -295,7 +295,7 @@ class SharedRunState:
     def _find_result(self, cell: StudyCell, opened: LoadedRun) -> CellResult | None:
         """Return the result of a cell that is finished, or that cannot be run in this sitting."""
         if run := self.find(opened):
-            earlier.count(self._budget, run.path)
+            earlier_usage.count(self._budget, run.path)
             bounds = self._bound(cell.request, opened.environment)
             return CellResult(cell, run.path, bounds=bounds)
         if problem := self._find_obstacle(cell.request, opened):
@@ -356,7 +356,11 @@ class SharedRunState:
         """Count the calls and dollars of all cells in earlier sittings, as the budget is for all
         of them.
         """
-        earlier.count_all((cell.request for cell in cells), self._budget, self.open)
+        earlier_usage.count_all(
+            (cell.request for cell in cells),
+            self._budget,
+            lambda request: find_existing_run(self.open(request)),
+        )
 
 
 def does_not_apply(error: SextantError) -> bool:

@@ -1,13 +1,22 @@
-"""The usage of external agents (`command:`, `served:`), which is in the outcomes and in no ledger."""
+"""The usage of earlier sittings, which counts on a budget: that of a run, and of all runs of a command
+before the first of them.
 
-from collections.abc import Iterator
+The usage of external agents (`command:`, `served:`) is in the outcomes and in no ledger.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from sextant import environments
+from sextant.evals import run_folder
 from sextant.evals.run_folder import LEFT, MEND, OUTCOMES_FILE, Outcome
+from sextant.evals.running.request import Request
+from sextant.tools.errors import SextantError
 from sextant.tools.models.budget import Budget
-from sextant.tools.models.storage.ledger import Ledger
+from sextant.tools.models.storage.ledger import Ledger, open_ledger
 from sextant.tools.platform import files
-from sextant.tools.records import Usage, usage_from_json
+from sextant.tools.records import Usage, total, usage_from_json
 
 UNREPORTED = Usage(
     unmetered=1, paid_usd=None, list_usd=None
@@ -73,3 +82,49 @@ def _subtract(reported: Usage, booked: Usage) -> Usage:
         else max(0.0, reported.paid_usd - (booked.paid_usd or 0.0)),
         unmetered=max(0, reported.unmetered - booked.unmetered),
     )
+
+
+def count_all(
+    requests: Iterable[Request], budget: Budget, find: Callable[[Request], Path | None]
+) -> None:
+    """Count the earlier usage of the runs of these requests on a budget; `find` returns the folder
+    of a request's run.
+
+    A request whose run cannot be found counts when it is run, which says why.
+    """
+    for request in requests:
+        if not has_budget(request):
+            continue
+        with suppress(SextantError):
+            # It may take long, so it is done only if there are runs.
+            if has_runs(request) and (folder := find(request)):
+                count(budget, folder)
+
+
+def has_budget(request: Request) -> bool:
+    """Return whether a request limits usage."""
+    return any(
+        limit is not None
+        for limit in (request.budget_usd, request.budget_tokens, request.budget_calls)
+    )
+
+
+def has_runs(request: Request) -> bool:
+    """Return whether there are runs on the task of a request."""
+    task, _ = environments.locate_task(request.task, request.data)
+    return any(run_folder.place_of_task(request.runs, task).glob("*/config.json"))
+
+
+def count(budget: Budget, folder: Path) -> None:
+    """Count the usage of all earlier sittings of the run in `folder` on a budget, once."""
+    ledger = open_ledger(folder) if (folder / "run-id").exists() else None
+    if ledger:
+        budget.resume(ledger.books.usage, ledger.books.sent, source=ledger.run)
+    if brings_agents(program := run_folder.read_config(folder)["program"]):
+        count_agents(program, budget, folder, ledger)
+    elif not ledger:  # it sent nothing
+        usage = total(
+            usage_from_json(outcome["usage"])
+            for outcome in run_folder.read_outcomes(folder).values()
+        )
+        budget.resume(Usage(calls=usage.calls), source=folder.resolve())
