@@ -16,7 +16,7 @@ for may wait for it.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
@@ -42,6 +42,7 @@ from sextant.tools.platform.number_format import plural
 from sextant.tools.plugins import describe_exception as describe_error
 from sextant.tools.plugins import load_object
 from sextant.tools.records import Usage
+from sextant.tools.retrievers.base import Retriever
 
 MOST = 64  # episodes open at a time
 IDLE = 600.0  # seconds without an action, after which an episode makes room for another
@@ -57,6 +58,8 @@ class EpisodeServer(EpisodeFactory):
 
     folder: RunFolder = field(kw_only=True)
     tell: Callable[[Outcome], None] = field(kw_only=True)
+    retriever: Retriever = field(kw_only=True)  # for searches that belong to no session
+    limits: Mapping[str, int] = field(kw_only=True)  # of each query
     budget: Budget = field(default_factory=Budget)
     repeat: bool = False
     most: int = MOST
@@ -240,6 +243,8 @@ def serve_episodes(
             reward,
             folder=folder,
             tell=hooks.outcome,
+            retriever=ready.retrievers[0][1],
+            limits=ready.resolved.limits,
             budget=budget,
             repeat=repeat,
             most=most,

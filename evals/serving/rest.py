@@ -45,7 +45,7 @@ from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.terminal import first_sentence
 from sextant.tools.plugins import describe_exception
 from sextant.tools.records import Hits, JsonObject
-from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.base import Search
 
 Result = TypeVar("Result")
 
@@ -133,14 +133,11 @@ class RestApi:
         self._host = host
         self._rewards = address.rewards
         self._sessions = dict[str, Episode]()
-        world = host.toolbox._world  # noqa: SLF001  # programs have no search without a trace
-        self._documents = world[0]
-        limits = world[2]
-        self._retriever: Retriever = world[1][""]
+        self._documents = host.environment.documents
         narrow = any(
             query.excluded or query.candidates is not None for query in host.queries.values()
         )
-        self._free = not narrow and limits.searches is None and limits.reads is None
+        self._free = not narrow and "max_searches" not in host.limits
 
     def count(self) -> dict[str, int]:
         """Tell how many queries there are, and how many of them are answered and open."""
@@ -251,7 +248,7 @@ class RestApi:
 
     def _search(self, texts: list[str], k: int) -> list[Hits]:
         try:
-            return self._retriever.search_many([Search(text) for text in texts], k)
+            return self._host.retriever.search_many([Search(text) for text in texts], k)
         except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever
             # It may name files of ours.
             print_stderr(f"a search without a session: {describe_exception(error)}")
