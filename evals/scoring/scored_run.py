@@ -7,12 +7,14 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from sextant.evals import run_folder
+from sextant.evals.run_folder import load_environment
 from sextant.evals.run_schemas import JudgedSchema, ScoresSchema
 from sextant.evals.run_sittings import explain_resuming
 from sextant.evals.scoring.metrics import unordered_depth
@@ -20,7 +22,7 @@ from sextant.programs import FLOOR, describe_deviations
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, RunIncomplete, SextantError, UsageError
 from sextant.tools.platform import files
-from sextant.tools.platform.number_format import abbreviate, queries
+from sextant.tools.platform.number_format import abbreviate, choose_verb, queries
 from sextant.tools.pool_kinds import describe_signs, read_kind
 from sextant.tools.records import JsonObject
 
@@ -285,16 +287,16 @@ def find_scored_runs(paths: Iterable[Path]) -> tuple[list[ScoredRun], dict[Path,
     unreadable = {}
     for path in find_folders(paths):
         try:
-            runs.append(read_scored_run(path))
+            runs.append(read_scored_run(path, load_data=False))
         except (SextantError, OSError) as problem:  # a file may be unreadable
             unreadable[path] = str(problem)
     return runs, unreadable
 
 
-def read_scored_run(path: Path) -> ScoredRun:
+def read_scored_run(path: Path, *, load_data: bool = True) -> ScoredRun:
     """Read the run in `path`.
 
-    DataError for damaged scores, RunIncomplete for none.
+    DataError for no scores, RunIncomplete for unanswered queries (`load_data`: how many).
     """
     config = run_folder.read_config(path)
     try:
@@ -306,7 +308,7 @@ def read_scored_run(path: Path) -> ScoredRun:
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
     except FileNotFoundError:
-        raise RunIncomplete(describe_unscored(path)) from None
+        raise _unscored(path, config, load_data=load_data) from None
     except (ValueError, csv.Error) as error:
         mend = f"sextant score {path} makes them again"
         raise DataError(f"the scores in {path} are damaged ({error}); {mend}") from None
@@ -314,12 +316,20 @@ def read_scored_run(path: Path) -> ScoredRun:
     return ScoredRun(path, config, scores, columns, failed, list(errors))
 
 
-def describe_unscored(path: Path) -> str:
-    """Return what to do about a run without scores. How many queries it asks is not known here."""
-    return (
-        f"there are no scores in {path}: it is unfinished, or not scored; sextant score {path} scores it "
-        f"if nothing is unanswered, else {explain_resuming(path)}"
-    )
+def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> SextantError:
+    outcomes = run_folder.read_outcomes(path)
+    query_ids = []
+    if load_data:
+        with suppress(SextantError):  # its data may not be here
+            query_ids = [query.query_id for query in load_environment(config).queries]
+    pending = [query_id for query_id in query_ids if query_id not in outcomes]
+    if pending or not outcomes:
+        unanswered = f"{len(pending)} of {queries(len(query_ids))}" if pending else "all queries"
+        return RunIncomplete(
+            f"{unanswered} of {path} {choose_verb(len(pending))} unanswered; {explain_resuming(path)}"
+        )
+    unsure = "" if query_ids else ", or says what is unanswered"
+    return DataError(f"{path} is not scored; sextant score {path} does that{unsure}")
 
 
 def read_scores(path: Path, config: run_folder.Config) -> JsonObject:

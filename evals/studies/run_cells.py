@@ -173,7 +173,7 @@ class StudyProgress:
         self._ended += 1
         text = "does not apply" if result.unfit else "unfinished"
         if result.folder:
-            run = read_scored_run(result.folder)
+            run = read_scored_run(result.folder, load_data=False)
             text = number(run.mean(run.metric), unknown="undefined")
         reason = result.unfit or str(result.problem or "")
         self._note(place, "finished" if result.folder else text, result.folder, reason)
@@ -246,7 +246,7 @@ class SharedRunState:
         headline = opened.environment.headline
         relevant_from = opened.environment.judgements[headline].relevant_from
         with suppress(SextantError):
-            run = read_scored_run(path)
+            run = read_scored_run(path, load_data=False)
             judged = run.scores["judgements"], run.scores["relevant_from"]
             has_metrics = set(request.metrics) <= run.columns.keys()
             return run if has_metrics and judged == (headline, relevant_from) else None

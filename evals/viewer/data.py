@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from sextant.environments.ranking_metrics import PAIRWISE
 from sextant.evals import run_folder
 from sextant.evals.run_schemas import FATE_LABELS
+from sextant.evals.run_sittings import explain_resuming
 from sextant.evals.scoring import reference_runs, scored_run
 from sextant.evals.scoring.attribution import fate_at
 from sextant.evals.viewer.comparisons import COMPARISONS
@@ -420,7 +421,7 @@ class ViewerApi:
             if not all(name in stamp for name in _SCORE_FILES):
                 unfinished = before and before.unfinished
                 unfinished = unfinished or UnfinishedRun(path, self._texts)
-                return _RunEntry(path, stamp, None, scored_run.describe_unscored(path), unfinished)
+                return _RunEntry(path, stamp, None, _describe_unfinished(path), unfinished)
             run = scored_run.read_scored_run(path)
         except (SextantError, OSError) as problem:
             return _RunEntry(path, stamp, None, str(problem))
@@ -457,6 +458,14 @@ class ViewerApi:
 
 def _numbered(name: str) -> Iterator[str]:
     return chain([name], (f"{name}~{number}" for number in count(2)))
+
+
+def _describe_unfinished(path: Path) -> str:
+    # `read_scored_run` would load the corpus to count the queries that are unanswered.
+    return (
+        f"there are no scores: it is unfinished, or was not scored; sextant score {path} "
+        f"scores it if nothing is unanswered, else {explain_resuming(path)}"
+    )
 
 
 def _prepare(loaded: LoadedRun) -> None:
