@@ -112,18 +112,20 @@ class ComparisonRuns:
         tasks = self._inputs.request.held_out_tasks
         return [self._run(task, budget, parameters) for task in tasks]
 
-    def compare(self, rows: Sequence[JsonMapping]) -> JsonObject:
+    def compare(self, rows: Sequence[JsonMapping], chosen_from: int = 1) -> JsonObject:
         """Compare the runs of each row by the metric of the objective.
 
         Return the comparison of one task that was compiled on; else {"tasks"}, a row for each task
-        with the change from the program as it was to the compiled one, p corrected by Holm.
+        with the change from the program as it was to the compiled one, p corrected by Holm. Each p
+        is corrected for the number of candidates that the compiled one was chosen from, too.
         """
         metric = self._study.objective.metric
         is_forced = "instruction" in self._systems["compiled"]
         compared = []
         for row in rows:
             folders = list(map(Path, row["folders"].values()))
-            compared.append(compare(folders, [metric], force=is_forced, fewest=len(rows)))
+            tests = len(rows) * chosen_from
+            compared.append(compare(folders, [metric], force=is_forced, fewest=tests))
         compiled_on = {environment.task for environment in self._study.training.environments}
         if len(compared) == 1 and compared[0]["task"] in compiled_on:
             return compared[0]
@@ -133,7 +135,7 @@ class ComparisonRuns:
             tasks.append({**row, "compiled_on": row["task"] in compiled_on})
         tested = [row for row in tasks if row["wins"] or row["losses"]]
         for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-            row["p_holm"] = p
+            row["p_holm"] = min(1.0, p * chosen_from)
         return {"tasks": tasks}
 
     def _run(self, task: str, budget: Budget, parameters: JsonMapping, **fields: Any) -> JsonObject:

@@ -225,7 +225,8 @@ def _conclude(
             runs = ComparisonRuns(inputs, study, best, file)
             doing = "on the validation queries"
             learnt["runs"] = runs.answer_validation()
-            learnt["on_validation"] = runs.compare(learnt["runs"])
+            chosen_from = learnt["gain"]["candidates"]
+            learnt["on_validation"] = runs.compare(learnt["runs"], chosen_from)
             if inputs.request.held_out:
                 doing = "on the test split"
                 tested = runs.answer_test()

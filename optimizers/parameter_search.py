@@ -72,52 +72,42 @@ def parse_ranges(
         raise UsageError(f"--retriever has {{{lacking[0]}}}, and no --range says what it may be")
     ranges: dict[str, list[Any]] = {}
     for name, text in range_texts.items():
-        if not text.strip():
-            raise UsageError(f"--range '{name}=' has no values; write NAME=low..high or NAME=a|b|c")
+        values: list[Any] = [value.strip() for value in text.split("|")]
+        if ".." in text and name != RETRIEVER:
+            values = _spread(name, text)
         if name in program_parameters:
-            ranges[name] = []
-            for value_text in _values(name, text):
-                parsed = parse_parameters(program, constructor, {name: value_text})
-                ranges[name].append(parsed[name])
-        elif name in placeholders:
-            ranges[name] = _values(name, text)
-        elif name == RETRIEVER:
-            ranges[name] = _split(text)
-        else:
+            parsed = [parse_parameters(program, constructor, {name: value}) for value in values]
+            values = [parameters[name] for parameters in parsed]
+        elif name not in (*placeholders, RETRIEVER):
             names = [*program_parameters, RETRIEVER, *placeholders]
             raise UnknownName(f"parameter of {program}", name, names)
-        if len(ranges[name]) != len(set(ranges[name])):
-            raise UsageError(f"--range {name}={text}: a value is there twice")
+        if len(values) != len(set(values)) or "" in values:
+            raise UsageError(
+                f"--range '{name}={text}' has an empty value, or a value twice; write "
+                f"NAME=low..high or NAME=a|b|c"
+            )
+        ranges[name] = values
     return ranges
 
 
-def _split(text: str) -> list[str]:
-    return [value_text.strip() for value_text in text.split("|")]
-
-
-def _values(name: str, text: str) -> list[str]:
-    if ".." not in text:
-        return _split(text)
-    low, _, high = text.partition("..")
+def _spread(name: str, text: str) -> list[str]:
+    """Return the values of low..high: whole numbers, _MOST of them at most, or six others."""
+    low, _, high = (end.strip() for end in text.partition(".."))
     try:
         first = float(low)
         last = float(high)
     except ValueError:
         raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
-    if not (math.isfinite(first) and math.isfinite(last) and first < last):
+    if not -math.inf < first < last < math.inf:
         raise UsageError(f"--range {name}={text}: low has to be below high")
-    is_whole = all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in (low, high))
+    is_whole = re.fullmatch(r"[+-]?\d+\.\.[+-]?\d+", f"{low}..{high}")
+    intervals = min(_MOST - 1, int(high) - int(low)) if is_whole else _INTERVALS
     values = []
-    if not is_whole:
-        for step in range(_INTERVALS + 1):
-            value = first + (last - first) * step / _INTERVALS
-            values.append(f"{value:.6g}")
-        return values
-    numbers = range(int(low), int(high) + 1)
-    count = min(_MOST, len(numbers))
-    for index in range(count):
-        position = round(index * (len(numbers) - 1) / (count - 1))
-        values.append(str(numbers[position]))
+    for step in range(intervals + 1):
+        if is_whole:
+            values.append(str(int(low) + round(step * (int(high) - int(low)) / intervals)))
+        else:
+            values.append(f"{first + (last - first) * step / intervals:.6g}")
     return values
 
 
@@ -129,15 +119,12 @@ def fill_template(retriever: str, chosen: Mapping[str, Any]) -> str:
 
 def each_retriever(template: str, declared: Ranges) -> list[str]:
     """List every retriever that a combination may have; at most a thousand of them."""
-    names = list(dict.fromkeys(_PLACEHOLDER.findall(template)))
-    if RETRIEVER in declared:
-        names = [RETRIEVER]
+    names = [name for name in declared if name == RETRIEVER or f"{{{name}}}" in template]
     product = itertools.product(*(declared[name] for name in names))
-    filled = []
-    for values in itertools.islice(product, 1000):
-        chosen = dict(zip(names, values, strict=True))
-        filled.append(fill_template(template, chosen))
-    return filled
+    return [
+        fill_template(template, dict(zip(names, values, strict=True)))
+        for values in itertools.islice(product, 1000)
+    ]
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:

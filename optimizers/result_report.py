@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sextant.evals.reporting.comparison_tables import lay_out_comparison
 from sextant.evals.reporting.findings import findings_table, make_finding
+from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.optimizers.result_summary import shorten
 from sextant.optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from sextant.tools import plugins
@@ -107,23 +108,18 @@ def _tasks(rows: Sequence[JsonMapping]) -> ResultTable:
 
 
 def _headings(learnt: JsonMapping) -> list[str]:
-    data = learnt["data"]
-    note = "mini: bundled, invented" if data == "mini" else data
-    student = learnt["lm"]
-    model = "offline, no language model" if student == "offline" else student
-    for name, key in (("teacher", "teacher"), ("prompts by", "prompt_lm")):
-        spec = learnt[key]
-        if spec and spec != student:
-            model += f", {name}: {spec}"
-    counts = learnt["queries"]
-    sizes = f"{counts['train']} train, {counts['validation']} validation"
-    if "folds" in counts:
-        sizes += f", in each of {counts['folds']} folds"
-    start = f", from {learnt['start']}" if learnt["start"] else ""
+    counts = ", ".join(f"{learnt['queries'][part]} {part}" for part in ("train", "validation"))
+    if "folds" in learnt["queries"]:
+        counts += f", in each of {learnt['queries']['folds']} folds"
+    searched = learnt["pool"] or learnt["retriever"]
+    compiling = f"{learnt['optimizer']}, by {learnt['objective']}"
+    for words, key in (("teacher", "teacher"), ("prompts by", "prompt_lm"), ("from", "start")):
+        if learnt[key] and learnt[key] != learnt["lm"]:
+            compiling += f", {words} {learnt[key]}"
     return [
-        f"{learnt['task']}  dev split: {sizes}  ({note})",
-        f"{learnt['program']} over {learnt['pool'] or learnt['retriever']}, model: {model}",
-        f"{learnt['optimizer']}, by {learnt['objective']}{start}",
+        f"{describe_task({**learnt, 'split': 'dev'})}: {counts}",
+        describe_system({**learnt, "retriever": searched, "compiled": None}),
+        compiling,
     ]
 
 

@@ -102,8 +102,6 @@ class ResolvedCompilation:
             remedy = "--optimizer tune searches its parameters and retriever"
             raise UsageError(f"{request.program_label} has no prompts; {remedy}")
         for file, member in self.members.items():
-            parameters = {**resolved.values, **member.parameters}
-            program = try_construct(resolved.constructor, parameters)
             member.check(request.program_label, program, str(file))
             same_parameters = dict(member.parameters) == resolved.values
             if not (same_parameters and member.retriever == str(resolved.retriever)):
@@ -115,23 +113,20 @@ class ResolvedCompilation:
 def plan(request: CompileRequest) -> ResolvedCompilation:
     """Look up every name of a request. UsageError, UnknownName or DataError for unknown names."""
     row = find_teleprompter(request.optimizer)
-    if limits := query_limits(request.parameters):
-        raise UsageError(
-            f"-P {next(iter(limits))} is a limit of sextant run; a program is compiled without"
-        )
     options = settings(row, request.optimizer, request.budget, request.options)
-    for option, owner, value in (
-        ("--of", "ensemble", request.of),
-        ("--range", "tune", request.ranges),
+    limits = query_limits(request.parameters)
+    writes_prompts = request.optimizer not in UNTRAINED
+    for option, value, is_taken in (
+        ("--of", request.of, request.optimizer == "ensemble"),
+        ("--range", request.ranges, request.optimizer == "tune"),
+        ("--start", request.start, writes_prompts),
+        ("--folds", (request.folds or 1) > 1, writes_prompts),
+        ("--teacher", request.teacher, row.teacher),
+        ("--prompt-lm", request.prompt_lm, row.proposes),
+        (f"-P {next(iter(limits), '')}", limits, False),
     ):
-        if value and request.optimizer != owner:
-            raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
-    for option, is_given in (("start", request.start), ("folds", (request.folds or 1) > 1)):
-        if is_given and request.optimizer in UNTRAINED:
-            raise UsageError(
-                f"{request.optimizer} writes no prompts, so --{option} is not for it; leave out "
-                f"--{option}"
-            )
+        if value and not is_taken:
+            raise UsageError(f"{request.optimizer} takes no {option}; leave it out")
     if request.optimizer == "objective" and len({*request.tasks, *request.held_out_tasks}) > 1:
         raise UsageError(
             "objective writes what one task says of itself; give one --task, and no other to "
@@ -141,69 +136,61 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
         raise UsageError(
             f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are"
         )
-    _check_models(request, row)
+    for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
+        if spec:
+            parse(spec, option)
+            check_prices(request, [spec], ())
     _check_tasks(request)
     template = request.retriever or "bm25"
-    first = template
     ranges: parameter_search.Ranges = {}
     if request.optimizer == "tune":
         constructor = find_program(request.program, request.env)
         ranges = parameter_search.parse_ranges(
             request.program_label, constructor, template, request.ranges
         )
-        expressions = parameter_search.each_retriever(template, ranges)
-        choices = [retrievers.canonicalize(expression) for expression in expressions]
+        choices = list(
+            map(retrievers.canonicalize, parameter_search.each_retriever(template, ranges))
+        )
         for choice in choices:
             retrievers.validate(choice)
         check_prices(request, (), choices)
-        first_values = {name: values[0] for name, values in ranges.items()}
-        first_values[parameter_search.RETRIEVER] = template
-        first = parameter_search.fill_template(template, first_values)
-    members = _read_members(request) if request.optimizer == "ensemble" else {}
+    first = {name: values[0] for name, values in ranges.items()}
     # A compiled program to start from has a retriever of its own.
-    retriever = request.retriever if request.start else first
-    run = request.run(split="dev", retriever=retriever, compiled=request.start)
-    resolved = resolve(run)
+    retriever = request.retriever
+    if not request.start:
+        retriever = parameter_search.fill_template(
+            template, {**first, parameter_search.RETRIEVER: template}
+        )
+    resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
     if resolved.compiled:
         resolved.compiled.prompts_alone(str(request.start))
-    forced = getattr(resolved.constructor, "compiled_with", {}).items()
+    forced = getattr(resolved.constructor, "compiled_with", {})
     values = {
-        **resolved.values,
-        **{name: value for name, value in forced if name not in resolved.fixed},
+        name: value if name in resolved.fixed else forced.get(name, value)
+        for name, value in resolved.values.items()
     }
+    members = _read_members(request) if request.optimizer == "ensemble" else {}
     return ResolvedCompilation(
-        request,
-        replace(resolved, values=values),
-        row,
-        options,
-        members,
-        ranges,
-        template,
+        request, replace(resolved, values=values), row, options, members, ranges, template
     )
 
 
 def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
     """Read the programs of an ensemble; of equal programs the first. UsageError unless two differ."""
-    if len(request.of) < 2:
-        raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
-    members = {}
-    digests = set()
+    members: dict[str, tuple[Path, Compiled]] = {}
     for file in request.of:
         member = read(file)
-        if member.digest() not in digests:
-            digests.add(member.digest())
-            members[file] = member
+        members.setdefault(member.digest(), (file, member))
     if len(members) < 2:
-        problem = f"the {len(request.of)} given are equal (the same prompts and demonstrations)"
         raise UsageError(
-            f"ensemble needs two compiled programs that differ, and {problem}; name another with "
-            f"--of FILE"
+            f"ensemble needs two compiled programs that differ, each by --of FILE; of "
+            f"{len(request.of)} given, {len(members)} differ"
         )
-    return members
+    return dict(members.values())
 
 
 def _check_tasks(request: CompileRequest) -> None:
-    """Check that the tasks exist, and that no two have the same name: queries are logged by their task's name."""
+    """Check that the tasks exist, and that no two have the same name: queries are told apart by it."""
     places = dict[str, tuple[str, str | None]]()
     for task in (*request.tasks, *request.held_out_tasks):
         name, location = environments.locate_task(task, request.data_of(task))
@@ -211,22 +198,8 @@ def _check_tasks(request: CompileRequest) -> None:
         if known_location != location:
             raise UsageError(
                 f"{before} and {task} are both called {name}; a line `name = ...` in the "
-                f"benchmark.toml of one tells "
-                "them apart"
+                f"benchmark.toml of one tells them apart"
             )
-
-
-def _check_models(request: CompileRequest, row: Teleprompter) -> None:
-    if request.teacher and not row.teacher:
-        raise UsageError(
-            f"{request.optimizer} makes no demonstrations with a model; leave out --teacher"
-        )
-    if request.prompt_lm and not row.proposes:
-        raise UsageError(f"{request.optimizer} has no instructions written; leave out --prompt-lm")
-    for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
-        if spec:
-            parse(spec, option)
-            check_prices(request, [spec], ())
 
 
 class ToolboxByTask(SharedOnDeepcopy):

@@ -213,7 +213,6 @@ def bootstrap_rs(job: TeleprompterContext) -> CompileCall:
 )
 def knn(job: TeleprompterContext) -> TeleprompterResult:
     """Demonstrations of the training queries nearest to each query (after KNNFewShot)."""
-    queries = job.study.parts["train"]
 
     def traced(query: Any) -> tuple[float, list[Any]]:
         with dspy.context(lm=job.teacher_lm or job.inputs.student.lm, trace=[]):
@@ -222,21 +221,21 @@ def knn(job: TeleprompterContext) -> TeleprompterResult:
 
     threshold = _threshold(job)
     names = {id(predictor): name for name, predictor in job.student.named_predictors()}
-    neighbours = []
+    queries = job.study.parts["train"]
     parallel = dspy.Parallel(num_threads=job.request.at_once, disable_progress_bar=True)
     results = parallel([(traced, (query,)) for query in queries])
-    for query, (value, trace) in zip(queries, results, strict=True):
-        if value >= threshold:
-            demos = _last_calls(trace, names)
-            neighbours.append(NeighbourExample(query.query_id, query.text, demos))
+    neighbours = [
+        NeighbourExample(query.query_id, query.text, _last_calls(trace, names))
+        for query, (value, trace) in zip(queries, results, strict=True)
+        if value >= threshold
+    ]
     if not neighbours:
         return TeleprompterResult(job.student)
     nearest = job.options["k"]
     program = NearestDemonstrations(job.inputs.program_to_start(), neighbours, nearest)
-    parameters = {"nearest": nearest, "neighbours": len(neighbours)}
-    if job.study.fold_of:
-        # Without it, the programs of two folds would be one candidate.
-        parameters["fold"] = job.study.fold
+    # With the fold, because the programs of two folds would else be one candidate.
+    fold = {"fold": job.study.fold} if job.study.fold_of else {}
+    parameters = {"nearest": nearest, "neighbours": len(neighbours), **fold}
     return TeleprompterResult(
         job.study.instrument(program, parameters),
         {"neighbours": tuple(neighbours), "nearest": nearest},
@@ -478,6 +477,10 @@ def objective(job: TeleprompterContext) -> TeleprompterResult:
     return objective_search.search(job)
 
 
+# The least value of an option; 1 for the others. COPRO takes no breadth of 1.
+_LEAST = {"threshold": 0, "breadth": 2}
+
+
 def settings(
     row: Teleprompter,
     name: str,
@@ -492,31 +495,14 @@ def settings(
             raise UnknownName(f"option of {name}", option, options)
         text = str(value)
         default = options[option]
-        options[option] = (
-            _read_user_option(option, text, default)
-            if row.source
-            else _read_option(option, text, default)
-        )
+        options[option] = text
+        if not isinstance(default, str):
+            options[option] = read_value(option, text, type(default), "-O")
+            least = -math.inf if row.source else _LEAST.get(option, 1)
+            if not least <= options[option] < math.inf:
+                raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
+    if "strategy" in options and not row.source:
+        options["strategy"] = _SEPARATOR.join(_steps(options["strategy"]))
+        if options["effort"] not in EFFORT:
+            raise UnknownName("effort", options["effort"], EFFORT)
     return options
-
-
-# The least value of an option; 1 for the others. COPRO takes no breadth of 1.
-_LEAST = {"threshold": 0, "breadth": 2}
-
-
-def _read_user_option(option: str, text: str, default: Any) -> Any:
-    return text if isinstance(default, str) else read_value(option, text, type(default), "-O")
-
-
-def _read_option(option: str, text: str, default: Any) -> Any:
-    if option == "strategy":
-        return _SEPARATOR.join(_steps(text))
-    if option == "effort":
-        if text not in EFFORT:
-            raise UnknownName("effort", text, EFFORT)
-        return text
-    value = read_value(option, text, type(default), "-O")
-    least = _LEAST.get(option, 1)
-    if not (math.isfinite(value) and value >= least):
-        raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
-    return value

@@ -94,25 +94,19 @@ def label_example(query: Query, environment: Environment, retriever: Retriever) 
     )
     first = gold[: SHOWN // 2]
     negatives = [doc_id for doc_id in hits.doc_ids if doc_id not in gold]
-    negatives = negatives[: SHOWN - len(first)]
     # Sorted by id, so that no position gives a relevant document away.
-    shown = sorted(first + negatives)
-    texts = {}
-    for doc_id in shown:
-        beginning = environment.documents[doc_id].text[:CUT]
-        texts[doc_id] = escape_markers(beginning)
+    shown = sorted(first + negatives[: SHOWN - len(first)])
+    texts = {doc_id: escape_markers(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
     search_text = texts[first[0]] if first else ""
-    labels: dict[str, Any] = {}
-    for name in ("notes", "earlier_searches", "learned"):
-        labels[name] = []
-    for name in ("search", "rewritten", "document", "answer"):
-        labels[name] = search_text
-    for name in ("searches", "guesses"):
-        labels[name] = [search_text]
-    labels["passages"] = [{"id": doc_id, "text": texts[doc_id]} for doc_id in shown]
-    labels["selected"] = first
-    labels["ranked"] = first + [doc_id for doc_id in shown if doc_id not in first]
-    return to_example(query, **labels)
+    return to_example(
+        query,
+        **{key: [] for key in ("notes", "earlier_searches", "learned")},
+        **dict.fromkeys(("search", "rewritten", "document", "answer"), search_text),
+        **{key: [search_text] for key in ("searches", "guesses")},
+        passages=[{"id": doc_id, "text": text} for doc_id, text in texts.items()],
+        selected=first,
+        ranked=first + [doc_id for doc_id in shown if doc_id not in first],
+    )
 
 
 def relevant_documents(queries: Sequence[Query], environment: Environment) -> dict[str, list[str]]:
@@ -122,25 +116,22 @@ def relevant_documents(queries: Sequence[Query], environment: Environment) -> di
     """
     judgements = environment.judgements[environment.headline]
     documents = environment.documents
-    ordered = {query.query_id: _by_grade(judgements.relevant(query.query_id)) for query in queries}
     relevant = {}
+    units = set[str]()
+    for query in queries:
+        grades = judgements.relevant(query.query_id)
+        # Equal grades by id.
+        ordered = sorted(grades, key=lambda unit: (-grades[unit], unit))
+        relevant[query.query_id] = ordered
+        units.update(ordered)
+    documents_of_unit: dict[str, list[str]] = {unit: [] for unit in units}
     if judgements.unit_of is None or not judgements.judged_by_unit:
-        for query_id, doc_ids in ordered.items():
-            relevant[query_id] = [doc_id for doc_id in doc_ids if doc_id in documents]
-        return relevant
-    documents_of_unit: dict[str, list[str]] = {}
-    for units in ordered.values():
-        for unit in units:
-            documents_of_unit[unit] = []
-    for doc_id in documents:
-        unit = judgements.unit_of(doc_id)
-        if unit in documents_of_unit:
-            documents_of_unit[unit].append(doc_id)
-    for query_id, units in ordered.items():
-        relevant[query_id] = [doc_id for unit in units for doc_id in documents_of_unit[unit]]
-    return relevant
-
-
-def _by_grade(grades: Mapping[str, float]) -> list[str]:
-    """Return the ids, the highest grade first, equal grades by id."""
-    return sorted(grades, key=lambda doc_id: (-grades[doc_id], doc_id))
+        documents_of_unit = {doc_id: [doc_id] for doc_id in units if doc_id in documents}
+    else:
+        for doc_id in documents:
+            if (unit := judgements.unit_of(doc_id)) in units:
+                documents_of_unit[unit].append(doc_id)
+    return {
+        query_id: [doc_id for unit in ordered for doc_id in documents_of_unit.get(unit, ())]
+        for query_id, ordered in relevant.items()
+    }

@@ -21,7 +21,7 @@ from sextant.evals.scoring.attribution import DocumentHistory, read_histories
 from sextant.evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
 from sextant.tools.models.passages import escape_markers
 from sextant.tools.platform.number_format import plural
-from sextant.tools.records import Document, Query, Step, Trace, total
+from sextant.tools.records import Document, Query, Trace, total
 from sextant.tools.text import content_words, sentences
 
 Topic = Literal["searching", "judging"]
@@ -241,33 +241,28 @@ class _FeedbackText:
 
     def searches(self) -> list[str]:
         lines = []
-        seen_ids = set()
-        earlier_words: set[tuple[str, ...]] = set()
-        for steps in _searches(self.trace):
-            doc_ids = list(dict.fromkeys(doc_id for step in steps for doc_id in step.doc_ids))
-            new = [doc_id for doc_id in doc_ids if doc_id not in seen_ids]
-            hits = {unit for doc_id in new if (unit := self.unit_of(doc_id)) in self.grades}
-            # The same words for another retriever are another search.
-            search_words = {
-                (step.retriever, *sorted(set(content_words(step.argument)))) for step in steps
-            }
-            repeated = (
-                "the same words as an earlier search, " if search_words <= earlier_words else ""
-            )
+        seen_ids = set[str]()
+        # The same words for another retriever are another search.
+        earlier_searches = set[tuple[str, ...]]()
+        for step in self.trace.steps:
+            if "search" not in (step.tool, step.repeated):
+                continue
+            new = set(step.doc_ids) - seen_ids
+            hits = {self.unit_of(doc_id) for doc_id in new} & self.grades.keys()
+            words = (step.retriever, *sorted(set(content_words(step.argument))))
             result = (
-                f"{plural(len(doc_ids), 'document')}, {len(new) or 'none'} of them new, {len(hits) or 'none'} "
-                f"of those relevant"
+                f"{plural(len(step.doc_ids), 'document')}, {len(new) or 'none'} of them new, "
+                f"{len(hits) or 'none'} of those relevant"
             )
-            if steps[0].repeated:
-                repeated = "the same words as an earlier search, "
-                result = "so it was not made"
-            if all(step.refused for step in steps):
-                result = f"refused: {_quoted(steps[0].refused, _TEXT)}"
-            lines.append(
-                f"- {_hop(steps[0].hop)}{_quoted(steps[0].argument, _TEXT)}: {repeated}{result}"
-            )
-            seen_ids.update(doc_ids)
-            earlier_words |= search_words
+            if step.refused:
+                result = f"refused: {_quoted(step.refused, _TEXT)}"
+            elif step.repeated:
+                result = "the same words as an earlier search, so it was not made"
+            elif words in earlier_searches:
+                result = f"the same words as an earlier search, {result}"
+            lines.append(f"- {_hop(step.hop)}{_quoted(step.argument, _TEXT)}: {result}")
+            seen_ids |= new
+            earlier_searches.add(words)
         if len(lines) > SEARCHES:
             lines[SEARCHES:] = [f"- and {len(lines) - SEARCHES} more"]
         return ["Searches, in order:", *lines] if lines else ["Nothing was searched for."]
@@ -362,25 +357,6 @@ class _FeedbackText:
             for doc_id in sorted(grades, key=lambda doc_id: (-grades[doc_id], doc_id)):
                 if doc_id in self.environment.documents and self.unit_of(doc_id) == unit:
                     yield doc_id
-
-
-def _searches(trace: Trace) -> list[list[Step]]:
-    """Return the searches in order; consecutive searches of the same text by several retrievers are one group."""
-    groups: list[list[Step]] = []
-    for step in trace.steps:
-        if "search" not in (step.tool, step.repeated):
-            continue
-        group = groups[-1] if groups else []
-        is_same_text = all(
-            earlier_step.hop == step.hop and earlier_step.argument == step.argument
-            for earlier_step in group
-        )
-        retrievers = {earlier_step.retriever for earlier_step in group}
-        if group and is_same_text and step.retriever not in retrievers:
-            group.append(step)
-        else:
-            groups.append([step])
-    return groups
 
 
 def _faults(trace: Trace, error: str) -> list[str]:

@@ -95,12 +95,9 @@ class Objective:
         """Return a warning if a plain program's `values` of the metric, of each query, are all the same; else ""."""
         if len(values) < 2 or max(values) - min(values) > _EPSILON:
             return ""
-        same = f"every query scores {values[0]:.4f} in {self.metric} with the plain program"
-        if values[0] >= 1 - _EPSILON:
-            return f"{same}; there is nothing left to gain"
         return (
-            f"{same}; it guides only once a candidate changes that: take a metric that looks "
-            f"deeper, or more queries"
+            f"every query scores {values[0]:.4f} in {self.metric} with the plain program; unless "
+            f"that is the most, take a metric that looks deeper, or more queries"
         )
 
     def _metrics(
@@ -185,17 +182,9 @@ def make_objective(environment: Environment, metric: str = "", price: float = 0.
     tie_breaker = f"R@{max(cutoffs)}" if cutoffs else ""
     objective = Objective(environment, name, "" if tie_breaker == name else tie_breaker, price)
     if environment.queries and not objective.usable(environment.queries):
-        pools = [
-            len(query.candidates - query.excluded)
-            for query in environment.queries
-            if query.candidates is not None
-        ]
-        largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
-        problem = (
-            f"the same for any ranking of the {queries(len(environment.queries))} of "
-            f"{environment.task}"
-        )
         raise UsageError(
-            f"{name} is {problem}: nothing is relevant by it{largest}; choose another --metric"
+            f"{name} is the same for any ranking of the {queries(len(environment.queries))} of "
+            f"{environment.task}: nothing is relevant by it, or it counts all of a pool; choose "
+            f"another --metric"
         )
     return objective

@@ -9,10 +9,10 @@ doing it by mistake.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any
 
 from sextant.environments import load
@@ -103,19 +103,16 @@ def split_dev(
     # Of the test split only the texts outlive this line.
     test = [query.text for query in load(task, data, "test", **load_options).queries]
     alike = similarities([query.text for query in dev.queries], test)
-    near = {
-        query.query_id: similarity
-        for query, similarity in zip(dev.queries, alike, strict=True)
-        if similarity >= NEAR
-    }
-    usable = sorted(
-        (query for query in dev.queries if query.query_id not in near),
-        key=lambda query: hashlib.sha256(
-            f"{seed}:{query.query_id}".encode("utf-8", "surrogatepass")
-        ).digest(),
-    )
+    left_out = []
+    usable = []
+    for query, similarity in zip(dev.queries, alike, strict=True):
+        if similarity >= NEAR:
+            left_out.append(ExcludedQuery(query.query_id, round(similarity, 4)))
+        else:
+            usable.append(query)
+    usable.sort(key=lambda query: hashlib.sha256(_encode(f"{seed}:{query.query_id}")).digest())
     if len(usable) < 2:
-        raise _too_few(dev, len(near))
+        raise _too_few(dev, len(left_out))
     groups = _group(usable[:limit], dev)
     train, validation = _cut(groups, share)
     query_ids = [[query.query_id for query in queries] for queries in (train, validation)]
@@ -125,12 +122,14 @@ def split_dev(
         train=train,
         validation=validation,
         environments=(dev.asking(query_ids=[*query_ids[0], *query_ids[1]]),),
-        left_out=tuple(
-            ExcludedQuery(query_id, round(similarity, 4)) for query_id, similarity in near.items()
-        ),
-        digest=hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest(),
+        left_out=tuple(left_out),
+        digest=hashlib.blake2b(_encode(content), digest_size=4).hexdigest(),
         one_need=len(groups) == 1,
     )
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
@@ -138,15 +137,15 @@ def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
     if len(trainings) == 1:
         return trainings[0]
     environments = tuple(_with_names(training.environment) for training in trainings)
-    pairs = zip(environments, (len(training.train) for training in trainings), strict=True)
-    divided = zip(
-        *((environment.queries[:size], environment.queries[size:]) for environment, size in pairs),
-        strict=True,
-    )
+    parts: dict[str, list[tuple[Query, ...]]] = {"train": [], "validation": []}
+    for training, environment in zip(trainings, environments, strict=True):
+        size = len(training.train)
+        parts["train"].append(environment.queries[:size])
+        parts["validation"].append(environment.queries[size:])
     # The tasks take turns: a teleprompter may look at the first few queries alone.
     train, validation = (
-        tuple(query for turn in zip_longest(*queries_by_task) for query in turn if query)
-        for queries_by_task in divided
+        tuple(query for turn in itertools.zip_longest(*by_task) for query in turn if query)
+        for by_task in parts.values()
     )
     left_out = tuple(excluded for training in trainings for excluded in training.left_out)
     task = ",".join(training.task for training in trainings)
@@ -185,11 +184,8 @@ def _with_names(environment: Environment) -> Environment:
 
 def _too_few(dev: Environment, repeats: int) -> UsageError:
     have = f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}"
-    have += (
-        f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
-        if repeats
-        else ""
-    )
+    if repeats:
+        have += f", {repeats} of them near repeats of a test query"
     needs = "compiling needs at least 2, one to train on and one to choose by"
     return UsageError(f"{have}; {needs}; {_REMEDY}")
 
@@ -243,8 +239,4 @@ def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tu
     cut = 1
     while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= most:
         cut += 1
-    train, validation = (
-        [query for piece in part_pieces for query in piece]
-        for part_pieces in (pieces[:cut], pieces[cut:])
-    )
-    return tuple(train), tuple(validation)
+    return tuple(itertools.chain(*pieces[:cut])), tuple(itertools.chain(*pieces[cut:]))

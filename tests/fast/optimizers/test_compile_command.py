@@ -133,11 +133,11 @@ def test_a_folder_of_ones_own_is_compiled_on_beside_a_miniature(tmp_path):
         (("-O", "threshold=nan"), "at least 0"),
         (("--budget", "huge"), "light"),
         (("--metric", "nDCG@11"), "nDCG@10"),
-        (("--prompt-lm", "offline"), "leave out --prompt-lm"),
+        (("--prompt-lm", "offline"), "takes no --prompt-lm"),
         (("--teacher", "gpt"), "--teacher 'gpt' names no model"),
         (("--lm", "gpt"), "--lm 'gpt' names no model"),
-        (("--of", "x.json"), "--of is for --optimizer ensemble"),
-        (("--range", "hops=1..2"), "--range is for --optimizer tune"),
+        (("--of", "x.json"), "takes no --of"),
+        (("--range", "hops=1..2"), "takes no --range"),
         (("--price", "-1"), "price of a thousand tokens is -1.0"),
         (("--train-share", "0"), "not between 0 and 1"),
         (("--limit", "1"), "at least 2"),
@@ -157,7 +157,7 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
 @pytest.mark.parametrize(
     ("optimizer", "words", "word"),
     [
-        ("gepa", ("--teacher", "offline"), "leave out --teacher"),
+        ("gepa", ("--teacher", "offline"), "takes no --teacher"),
         ("gepa", ("--prompt-lm", "gpt"), "--prompt-lm 'gpt' names no model"),
         ("copro", ("-O", "breadth=1"), "at least 2"),
         (
@@ -168,13 +168,13 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
         ("better_together", ("-O", "strategy="), "no step of better_together is called ''"),
         ("better_together", ("-O", "effort=huge"), "light"),
         ("objective", ("--held-out", "legal_qa"), "objective writes what one task says of itself"),
-        ("tune", ("--folds", "2"), "leave out --folds"),
+        ("tune", ("--folds", "2"), "takes no --folds"),
         ("tune", ("--range", "hops=6..1"), "low has to be below high"),
         ("tune", ("--range", "hops=x"), "whole number"),
         ("tune", ("--range", "hops=0..2"), "hops of at least 1, not 0"),
         ("tune", ("--range", "hops=1|1"), "twice"),
         ("tune", ("--range", "hops=1|2", "--range", "hops=3|4"), "twice"),
-        ("tune", ("--range", "hops="), "no values"),
+        ("tune", ("--range", "hops="), "whole number"),
         ("tune", ("--range", "hopp=1..2"), "did you mean 'hops'"),
         ("tune", ("--retriever", "fusion(bm25,rank_bm25,weights=[1,{w}])"), "--retriever has {w}"),
         ("tune", ("--retriever", "bm25(k1={k})", "--range", "k=-1|1"), "k1"),
@@ -201,7 +201,7 @@ def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
     assert refused(
         compiles("--metric", "R@20", program="rank", task="relic"),
         2,
-        "all of a pool of 14 documents",
+        "counts all of a pool",
     )
 
 
@@ -223,7 +223,7 @@ def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(
         assert refused(
             compiles(*SMALL, "--of", labeled, "--of", file, optimizer="ensemble"), code, word
         )
-    assert refused(compiles(*SMALL, "--of", labeled, optimizer="ensemble"), 2, "needs two")
+    assert refused(compiles(*SMALL, "--of", labeled, optimizer="ensemble"), 2, "needs two compiled")
 
 
 def reworded(compiled):
@@ -238,7 +238,7 @@ def test_equal_programs_count_once_in_an_ensemble(compiles, labeled, changed, tm
     again, other = changed(origin={}), changed(prompts=reworded(read(labeled)))
     result = compiles(*SMALL, *of(labeled, again, labeled), optimizer="ensemble")
     assert refused(
-        result, 2, "two compiled programs that differ", "the 3 given are equal", "--of FILE"
+        result, 2, "two compiled programs that differ", "of 3 given, 1 differ", "--of FILE"
     )
     result = compiles(*SMALL, *of(labeled, again, other, labeled), optimizer="ensemble")
     assert result.code == 0 and "equal an earlier one and are left out: 2" in result.err

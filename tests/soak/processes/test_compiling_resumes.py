@@ -44,10 +44,8 @@ BASE = (
 )
 OPTIONS = {
     "bootstrap_rs": ["candidates=2"],
-    "mipro": ["candidates=3", "trials=4"],
     "gepa": ["evaluations=4"],
     "simba": ["steps=2", "batch=3", "candidates=2"],
-    "objective": ["drafts=4"],
     "copro": ["breadth=2", "depth=1"],
 }
 
@@ -201,7 +199,7 @@ def kept(runs):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [pytest.param("bootstrap_rs", marks=pytest.mark.smoke), "mipro", "gepa", "simba", "objective"],
+    [pytest.param("bootstrap_rs", marks=pytest.mark.smoke), "gepa", "simba"],
 )
 def test_a_killed_compilation_ends_as_one_in_one_sitting_and_pays_for_nothing_twice(
     optimizer, server, compiles, tmp_path

@@ -145,14 +145,14 @@ def test_queries_for_which_the_metric_is_undefined_are_left_out():
             query.query_id
             for query in make_objective(environment, name).usable(environment.queries)
         ] == ids
-    with pytest.raises(UsageError, match="nothing is relevant by it; choose another --metric"):
+    with pytest.raises(UsageError, match="nothing is relevant by it, .* choose another --metric"):
         make_objective(world({"q": {"a": 0.5}}).count_from(1), "R@10")
 
 
 def test_recall_of_a_whole_pool_is_refused_before_anything_is_paid_for():
     qrels = {"q1": {"a": 1, "b": 0, "c": 0}, "q2": {"b": 1, "c": 0}}
     pools = {query_id: frozenset(grades) for query_id, grades in qrels.items()}
-    with pytest.raises(UsageError, match=r"R@10 is .* all of a pool of 3 documents at most"):
+    with pytest.raises(UsageError, match=r"R@10 is .* it counts all of a pool"):
         make_objective(world(qrels, pools=pools), "R@10")
     environment = world(qrels, ("R@2", "nDCG@10"), pools=pools)
     assert [
@@ -193,6 +193,5 @@ def test_a_baseline_without_spread_is_told():
     made = Objective(world({"q": {"a": 1}}), "nDCG@10")
     assert made.check_spread([0.0, 0.5]) == made.check_spread([0.3]) == made.check_spread([]) == ""
     assert made.check_spread([0.0, 0.0]).startswith(
-        "every query scores 0.0000 in nDCG@10 with the plain program; it"
+        "every query scores 0.0000 in nDCG@10 with the plain program; unless that is the most"
     )
-    assert made.check_spread([1.0, 1.0, 1.0]).endswith("there is nothing left to gain")
