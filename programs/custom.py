@@ -14,13 +14,11 @@ import os
 import re
 import shutil
 import sysconfig
-import types
 from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, get_args
 
 import dspy
 import pydantic
@@ -256,7 +254,10 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
         return {} if ids else {"query": words}
     if is_tool_calls(annotation):
         return annotation.from_dict_list(_guess_calls(inputs, shown, ids, words))
-    return _fill(annotation, name, ids, words)
+    schema: JsonObject = {}
+    with suppress(pydantic.PydanticUserError):  # a type that has none: a text
+        schema = pydantic.TypeAdapter(annotation).json_schema()
+    return _fill(schema, name, ids, words, schema.get("$defs", {}))
 
 
 def _guess_calls(
@@ -266,65 +267,52 @@ def _guess_calls(
     tools = inputs.get("tools")
     own = [tool["function"] for tool in tools or () if isinstance(tool, dict)]
     if len(own) == 1 and own[0]["name"] not in ("search", "read", "select"):
-        properties = own[0].get("parameters", {}).get("properties", {})
-        arguments = {
-            name: _fill(_JSON_TYPES.get(schema.get("type"), str), name, ids, words)
-            for name, schema in properties.items()
-        }
+        schema = {"type": "object", **own[0].get("parameters", {})}
+        arguments = _fill(schema, "", ids, words, schema.get("$defs", {}))
         return [{"name": own[0]["name"], "args": arguments}]
     if ids or "search" not in shown:
         return []
     return [{"name": "search", "args": {"query": words}}]
 
 
-_JSON_TYPES: Mapping[Any, Any] = {
-    "array": list[str],
-    "integer": int,
-    "number": float,
-    "boolean": bool,
-    "object": dict,
+# By the type, or the format, in a schema.
+_VALUES: Mapping[Any, Any] = {
+    "boolean": True,
+    "integer": 1,
+    "number": 1.0,
+    "null": None,
+    "date": "2000-01-01",
+    "date-time": "2000-01-01T00:00:00",
+    "time": "00:00:00",
+    "duration": "PT1S",
+    "uri": "http://localhost/",
 }
-# Values of types that are no texts, as JSON has them: days, times, and so on
-_TEXTS = ("2000-01-01", "2000-01-01T00:00:00", "00:00:00", "PT1S", "0", "http://localhost/")
 
 
 def _fill(
-    annotation: Any,
-    name: str,
-    ids: list[str],
-    words: str,
+    schema: JsonObject, name: str, ids: list[str], words: str, definitions: JsonObject
 ) -> Any:
-    inside = get_args(annotation)
-    origin = get_origin(annotation) or annotation
-    if origin is Literal:
-        return inside[0]
-    if origin in (Union, types.UnionType):
-        return _fill(inside[0], name, ids, words)
-    if origin is tuple and inside and Ellipsis not in inside:
-        return [_fill(item, name, ids, words) for item in inside]
-    if origin in (list, tuple, set, frozenset):
-        if inside and inside[0] is not str:
-            return [_fill(inside[0], name, ids, words)]
-        return ids if _DOCUMENTS.search(name) else [words]
-    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
-        return {
-            key: _fill(field.annotation, key, ids, words)
-            for key, field in annotation.model_fields.items()
-        }
-    if inspect.isclass(annotation) and issubclass(annotation, Enum):
-        return next(iter(annotation)).value
-    if origin in (bool, int, float, dict):
-        return {
-            bool: True,
-            int: 1,
-            float: 1.0,
-            dict: {},
-        }[origin]
-    if annotation is not str and inspect.isclass(annotation):
-        for text in _TEXTS:
-            with suppress(pydantic.ValidationError, pydantic.PydanticUserError):
-                pydantic.TypeAdapter(annotation).validate_python(text)
-                return text
+    """Return a value for a JSON schema, by the name of its field."""
+    schema = definitions.get(str(schema.get("$ref")).rpartition("/")[2], schema)
+
+    def fill(inner: JsonObject, inner_name: str = name) -> Any:
+        return _fill(inner, inner_name, ids, words, definitions)
+
+    if options := schema.get("anyOf") or schema.get("allOf"):
+        return fill(options[0])
+    if "enum" in schema or "const" in schema:
+        return schema.get("enum", [schema.get("const")])[0]
+    kind = schema.get("type")
+    if kind == "object":
+        return {key: fill(inner, key) for key, inner in schema.get("properties", {}).items()}
+    if kind == "array":
+        items = schema.get("prefixItems", [schema.get("items", {})])
+        if items in ([{}], [{"type": "string"}]):
+            return ids if _DOCUMENTS.search(name) else [words]
+        return [fill(item) for item in items]
+    for key in (kind, schema.get("format")):
+        if key in _VALUES:
+            return _VALUES[key]
     if ids and _DOCUMENTS.search(name):
         return ids[0] if name.endswith("id") else ", ".join(ids)
     return words
