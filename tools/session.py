@@ -267,17 +267,16 @@ class Session(TraceRecorder):
             if limits.tokens is not None and self.usage.unmetered:
                 reason = "the provider did not report what a call used"
                 raise UsageError(f"-P max_tokens cannot be kept: {reason}; use -P max_calls")
-            if not self._over and limits.calls is not None and self._calls >= limits.calls:
-                self._over = (
-                    f"the limit of {plural(limits.calls, 'model call')} of this session is reached"
-                )
-                self.ended_by_limit = True
-            if not self._over and limits.tokens is not None and tokens >= limits.tokens:
-                self._over = (
-                    f"the limit of {plural(limits.tokens, 'token')} of this session is reached "
-                    f"({tokens:,} so far)"
-                )
-                self.ended_by_limit = True
+            for limit, used, noun in (
+                (limits.calls, self._calls, "model call"),
+                (limits.tokens, tokens, "token"),
+            ):
+                if not self._over and limit is not None and used >= limit:
+                    beyond = f" ({used:,} so far)" if used > limit else ""
+                    self._over = (
+                        f"the limit of {plural(limit, noun)} of this session is reached{beyond}"
+                    )
+                    self.ended_by_limit = True
             if self._over:
                 self._unshow()
                 raise LimitReached(self._over)
@@ -303,29 +302,18 @@ class Session(TraceRecorder):
         toolbox; `among` keeps to such as surfaced.
         `hop` is the hop of the search, if other threads may begin the next hop meanwhile.
         """
-        k = operator.index(k)
-        hits = self._retrieve(text, k, retriever, instruction, among)
-        doc_ids = tuple(hits.doc_ids)
-        documents = [self._documents[doc_id] for doc_id in doc_ids]
+        hits, record = self._retrieve(text, k, retriever, instruction, among)
+        documents = [self._documents[doc_id] for doc_id in hits.doc_ids]
         texts = [document.text[: self.limits.snippet_chars] for document in documents]
-        shown = shown and not set(doc_ids) <= set(seen)
         details: JsonObject = {"hop": hop or 0}
-        if shown:
+        if shown and not set(hits.doc_ids) <= set(seen):
             with self._lock:
-                self._shown.update(doc_ids)
+                self._shown.update(hits.doc_ids)
             details |= {
                 "shown": tuple(map(len, texts)),
                 "lengths": tuple(len(document.text) for document in documents),
             }
-        self._record_search(
-            text,
-            k,
-            doc_ids,
-            retriever,
-            instruction,
-            among,
-            **details,
-        )
+        record(**details)
         rows = zip(
             documents,
             texts,
@@ -347,16 +335,8 @@ class Session(TraceRecorder):
         among: Collection[str] | None = None,
     ) -> Hits:
         """Search as `search` does, for a program that needs ids and scores alone: no document is read."""
-        k = operator.index(k)
-        hits = self._retrieve(text, k, retriever, instruction, among)
-        self._record_search(
-            text,
-            k,
-            tuple(hits.doc_ids),
-            retriever,
-            instruction,
-            among,
-        )
+        hits, record = self._retrieve(text, k, retriever, instruction, among)
+        record()
         return hits
 
     def _retrieve(
@@ -366,8 +346,9 @@ class Session(TraceRecorder):
         retriever: str,
         instruction: str | None,
         among: Collection[str] | None,
-    ) -> Hits:
-        """Count a search, and return its hits."""
+    ) -> tuple[Hits, Callable[..., None]]:
+        """Count a search; return its hits, and a function that records it with further details."""
+        k = operator.index(k)
         if retriever not in self._retrievers:
             raise UsageError(
                 f"the toolbox has no retriever {retriever!r}; give it as one of its others"
@@ -385,7 +366,7 @@ class Session(TraceRecorder):
                 as_current(self),
                 usage_recorded_elsewhere(),
             ):  # a thread of a program's may have no session
-                return engine.search(
+                hits = engine.search(
                     text, k, instruction=objective, excluded=query.excluded, among=pool
                 )
         except FAULTS as fault:  # of embeddings, a server, an index
@@ -401,22 +382,11 @@ class Session(TraceRecorder):
                 "the query stays pending, and the same command goes on once the retriever works"
             )
             raise self.fault from error
-
-    def _record_search(
-        self,
-        text: str,
-        k: int,
-        doc_ids: tuple[str, ...],
-        retriever: str,
-        instruction: str | None,
-        among: Collection[str] | None,
-        **details: Any,
-    ) -> None:
-        engine = self._retrievers[retriever]
-        objective = self._query.objective if instruction is None else instruction
+        doc_ids = tuple(hits.doc_ids)
         with self._lock:
             self._surfaced.update(doc_ids)
-        self._record(
+        record = partial(
+            self._record,
             "search",
             text,
             doc_ids,
@@ -425,8 +395,8 @@ class Session(TraceRecorder):
             instruction=instruction or "",
             cut=engine.left_out(text, objective),
             among=among is not None,
-            **details,
         )
+        return hits, record
 
     def read(
         self,
