@@ -18,7 +18,7 @@ import torch
 from transformers import AutoTokenizer, LlamaTokenizer
 from transformers.utils import logging
 
-from sextant.tools.errors import DataError
+from sextant.tools.errors import DataError, SextantError
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.platform.system_calls import available_cores
 from sextant.tools.process_changes import SharedContext
@@ -106,15 +106,9 @@ def translate_load_errors(subject: str, folder: Path, row: ModelRow) -> Iterator
     try:
         with _quiet_transformers():
             yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ImportError,
-        RuntimeError,
-    ) as error:
+    except SextantError:
+        raise
+    except Exception as error:  # of any library, for a file that is missing or damaged
         if "trust_remote_code" in str(error) and not row.run_code:
             allow = (
                 f"allow just that code with the option run_code={hash_model_code(folder, row.base)} "
@@ -125,7 +119,9 @@ def translate_load_errors(subject: str, folder: Path, row: ModelRow) -> Iterator
                 f"the {subject} in {folder} is Python code of its own, {can}; read it, and {allow}"
             ) from error
         line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise DataError(f"the {subject} in {folder} cannot be loaded: {line}") from error
+        raise DataError(
+            f"the {subject} in {folder} cannot be loaded: {line}; copy or download it again, whole"
+        ) from error
 
 
 def load_tokenizer(folder: Path, row: ModelRow) -> Any:
@@ -146,6 +142,9 @@ def mend_tokenizer(tokenizer: Any) -> Any:
     that drops the blank before the first word.
     """
     folder = Path(getattr(tokenizer, "name_or_path", "") or os.devnull)
+    if folder.is_dir() and not any(next(folder.rglob(name), None) for name in TOKENIZERS):
+        # transformers would make an empty one.
+        raise DataError(f"the model folder {folder} lacks a tokenizer (tokenizer.json or the like)")
     expected = _read_pieces(folder)
     if expected and _cut(tokenizer) != expected:
         tokenizer = LlamaTokenizer.from_pretrained(folder, local_files_only=True)

