@@ -38,23 +38,18 @@ from sextant.tools.models.answers.faults import (
     note_prompt_leak,
     write_request,
 )
-from sextant.tools.models.answers.fields import place_markers, read_loosely
-from sextant.tools.models.answers.parsing import (
-    JSON_FORM,
-    answer_form,
-    check_repairable,
-    find_object,
-)
+from sextant.tools.models.answers.fields import read_answer
 from sextant.tools.models.answers.salvage import Part, describe, salvage
 from sextant.tools.models.answers.schema import (
+    JSON_FORM,
     SIGNATURES_CACHED,
     FieldValues,
+    answer_form,
     bound_schema,
     inline_schema,
     make_schema,
 )
 from sextant.tools.models.answers.tool_calls import ToolCalls
-from sextant.tools.models.answers.values import TooBroken
 from sextant.tools.models.call_context import PredictorCall, Repair
 from sextant.tools.models.dspy_internals import translate_field_type
 from sextant.tools.records import Usage
@@ -149,28 +144,8 @@ class Adapter(dspy.ChatAdapter):
         return messages
 
     def parse(self, signature: Any, completion: str) -> FieldValues:
-        """Return the values of an answer as DSPy reads them; if it cannot, they are looked for in other forms.
-
-        Ours are the bound on repairs (tools/models/answers/parsing.py), and the reading of answers in
-        another form than requested (tools/models/answers/fields.py).
-        """
-        answer = place_markers(signature, completion)
-        try:
-            json_object = find_object(signature, answer)
-            if json_object:
-                return dict(JSON_FORM.parse(signature, json_object))
-            check_repairable(signature, answer)
-            return dict(super().parse(signature, answer))
-        except dspy.AdapterParseError:
-            loose_values = read_loosely(signature, answer)
-            if loose_values is None:
-                raise
-            return loose_values
-        # Python's parser, ours and DSPy's raise RecursionError and MemoryError.
-        except (TooBroken, RecursionError, MemoryError):
-            raise InvalidAnswer(
-                "unparsable", "a field of it is no JSON, and too broken to be repaired"
-            ) from None
+        """Return the values of an answer in either form, of which DSPy reads what it can."""
+        return read_answer(signature, completion)
 
 
 class _CheckedCall:

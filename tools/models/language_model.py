@@ -34,9 +34,10 @@ from sextant.tools.errors import (
 from sextant.tools.models import call_context, context_window, offline_engine, provider_errors
 from sextant.tools.models import model_spec as models
 from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answers.call_ids import identify, shorten_ids
 from sextant.tools.models.answers.faults import COMPLETED
 from sextant.tools.models.answers.finish_reasons import LENGTH
-from sextant.tools.models.answers.text_calls import find_tool, identify, read_calls, shorten_ids
+from sextant.tools.models.answers.text_calls import find_tool, read_calls
 from sextant.tools.models.call_context import LastAnswer, Rules
 from sextant.tools.models.client import DEADLINE, ModelClient
 from sextant.tools.models.context_window import Message

@@ -9,7 +9,7 @@ from dataclasses import field as dataclass_field
 from typing import Any, Literal
 
 from sextant.tools import session
-from sextant.tools.models.answers.values import Ids
+from sextant.tools.models.answers.ids import Ids
 
 Kind = Literal[
     "unparsable",

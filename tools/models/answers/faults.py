@@ -15,8 +15,12 @@ from sextant.tools import session
 from sextant.tools.models import call_context
 from sextant.tools.models.answers.checks import InvalidAnswer, Kind
 from sextant.tools.models.answers.finish_reasons import is_cut
-from sextant.tools.models.answers.parsing import MARKER_FORM, answer_form
-from sextant.tools.models.answers.schema import SIGNATURES_CACHED, make_schema
+from sextant.tools.models.answers.schema import (
+    MARKER_FORM,
+    SIGNATURES_CACHED,
+    answer_form,
+    make_schema,
+)
 from sextant.tools.models.call_context import CallContext, LastAnswer, Repair
 from sextant.tools.platform.files import read_object
 from sextant.tools.platform.number_format import abbreviate

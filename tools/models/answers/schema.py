@@ -10,6 +10,10 @@ from typing_extensions import TypedDict
 
 FieldValues = dict[str, Any]  # by the name of a field
 
+# DSPy's two forms of prompts and answers.
+MARKER_FORM = dspy.ChatAdapter()
+JSON_FORM = dspy.JSONAdapter()
+
 # Signatures whose schema and prompts are held in memory; optimizers make signatures by the hundred.
 SIGNATURES_CACHED = 1024
 # Characters of texts in an answer for each token of its limit; English has some four and a half.
@@ -42,6 +46,12 @@ _SENT_KEYWORDS = (
     "minItems",
     "maxItems",
 )
+
+
+def answer_form(signature: Any) -> dspy.ChatAdapter:
+    """Return DSPy's adapter for the form in which the active model has to answer."""
+    structured = getattr(dspy.settings.lm, "structured", False) and make_schema(signature)
+    return JSON_FORM if structured else MARKER_FORM
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)

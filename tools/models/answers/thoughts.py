@@ -2,11 +2,12 @@
 
 A server with a parser for its model takes them out; many servers have none. Text between two
 marks, or before a closing mark whose opening mark was in the prompt, is no part of the answer. To
-add a form: a row in a table below.
+add a form: a row in a table below. Harmony's channels without their tokens, and thoughts that only
+close inside a field, are left out.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -17,32 +18,15 @@ class Parted(NamedTuple):
     answer: str
 
 
-# Tags, as in <think>...</think>.
-_TAGS = (
-    *(
-        "think",
-        "mm:think",
-        "seed:think",
-        "seed:cot_budget_reflect",
-        "antthinking",
-        "thinking",
-        "thought",
-        "thoughts",
-    ),
-    *(
-        "reason",
-        "reasoning",
-        "reflection",
-        "scratchpad",
-        "inner_monologue",
-        "analysis",
-        "internal_monologue",
-    ),
-    *("inner_thoughts", "chain_of_thought", "thinking_process"),
+# Tags, as in <think>...</think>. These are no names of fields.
+_OWN_TAGS = ("think", "mm:think", "seed:think", "seed:cot_budget_reflect", "antthinking")
+# These may be, in a prompt that asks for tags (DSPy's XMLAdapter): where the instruction has such a
+# tag, it is a field.
+_FIELD_TAGS = (
+    *("thinking", "thought", "thoughts", "reason", "reasoning", "reflection", "scratchpad"),
+    *("inner_monologue", "internal_monologue", "inner_thoughts", "analysis"),
+    *("chain_of_thought", "thinking_process"),
 )
-# These are no names of fields. The others may be, in a prompt that asks for tags (DSPy's
-# XMLAdapter): where the instruction has such a tag, it is a field.
-_NO_FIELDS = _TAGS[:5]
 # Other marks: what opens thoughts, and what closes them.
 _MARKS = (
     ("[THINK]", "[/THINK]"),  # Mistral
@@ -52,70 +36,24 @@ _MARKS = (
     ("<|channel>thought", "<channel|>"),  # Gemma 4
     ("<unused94>thought", "<unused95>"),  # MedGemma
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
-    ("Here is my thought process:", "Here is my response:"),  # Granite
-    ("Here's my thought process:", "Here's my response:"),
 )
-_OPENING = "|".join(re.escape(opening) for opening, _ in _MARKS)
-_CLOSING = "|".join(re.escape(closing) for _, closing in _MARKS)
+_OPENING, _CLOSING = ("|".join(map(re.escape, marks)) for marks in zip(*_MARKS, strict=True))
 _MARK = re.compile(
-    rf"<\|?(?P<slash>/?)(?P<tag>{'|'.join(_TAGS)})(?:\s+[\w-]+\s*=[^<>]*)?\s*\|?>"
+    rf"<(?P<slash>/?)(?P<tag>{'|'.join((*_OWN_TAGS, *_FIELD_TAGS))})(?:\s[^<>]*)?>"
     rf"|(?P<opening>{_OPENING})|(?P<closing>{_CLOSING})",
     re.IGNORECASE,
 )
-# What a text has that has any of these marks, in lower case: to search for the marks themselves
-# takes milliseconds.
-_HINT = re.compile(rf"<[|/]{{0,2}}(?:{'|'.join(_TAGS)}|message|channel)")
-_HINTS = [mark.lower() for marks in _MARKS for mark in marks]
-_MOST_CLOSINGS = 50  # marks without an opening one before which an open field is looked for
-_BARE_BEGINNINGS = ("analysis", "commentary", "assistantanalysis", "assistantcommentary")
-
-# Marks around an answer that comes after thoughts.
-_AROUND = re.compile(
-    r"<(?P<tag>answer|output|response|final_answer|final|solution)>(?P<tagged>.*?)</(?P=tag)>"
-    r"|<\|(?:begin_of_solution|begin_of_box|START_RESPONSE)\|>(?P<marked>.*?)"
-    r"(?:<\|(?:end_of_solution|end_of_box|END_RESPONSE)\|>)?",
-    re.DOTALL | re.IGNORECASE,
-)
 # Tokens that end a turn, which some servers leave in the text.
 _TURN_ENDS = (
-    *(
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|eot|>",
-        "<|end|>",
-        "<|return|>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-    ),
-    *(
-        "<|end_of_turn|>",
-        "<|END_OF_TURN_TOKEN|>",
-        "</s>",
-        "<end_of_turn>",
-        "<turn|>",
-        "<｜end▁of▁sentence｜>",
-    ),
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "<|return|>"),
+    *("<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "</s>"),
+    *("<end_of_turn>", "<turn|>", "<｜end▁of▁sentence｜>", "<|END_RESPONSE|>"),
 )
-# A field that is open where a text ends: DSPy's marker, or a string in a JSON object (in a list,
-# after other strings).
-_MARKER = re.compile(r"\[\[\s*##\s*(\w+)\s*##\s*\]\]")
-_BEGINNING = re.compile(r"[\s*`>#-]*(?:json\s*)?(?:\[\[\s*##|\{)")
-_STRING = r'"(?:[^"\\]|\\.)*'
-_OPEN_STRING = re.compile(
-    rf'"(\w+)"\s*+:\s*+\[?(?:\s*+{_STRING}"\s*+,)*+\s*+"(?=(?:[^"\\]|\\.)*+$)', re.DOTALL
-)
-
 # Harmony, OpenAI's format: each part of an answer has a channel. `final` is the answer, and what
 # has a receiver is a call of a tool.
 _PART = re.compile(
-    r"(?:<\|start\|>(?P<role>[^<]*))?<\|channel\|>(?P<channel>[^<]*)(?:<\|constrain\|>[^<]*)?<\|message\|>"
-)
-_PART_END = re.compile(r"<\|(?:end|return|call|start|channel)\|>")
-# The same from a server that leaves its tokens out, so that the words run into each other.
-_BARE_PART = re.compile(
-    r"\s*(?:assistant)?(?:analysis|commentary(?! "
-    r"to=))(?P<text>.*?)assistant(?=final|analysis|commentary)",
+    r"(?:<\|start\|>(?P<role>[^<]*))?<\|channel\|>(?P<channel>[^<]*)(?:<\|constrain\|>[^<]*)?"
+    r"<\|message\|>(?P<content>.*?)(?=<\|(?:end|return|call|start|channel)\|>|\Z)",
     re.DOTALL,
 )
 
@@ -126,120 +64,61 @@ def part_thoughts(text: str, instruction: str = "") -> Parted:
 
     The `instruction` is the prompt: a tag that it asks for holds a field, and no thoughts.
     """
-    lowered = text.lower()
-    begins_bare = lowered.lstrip().startswith(_BARE_BEGINNINGS)
-    if not (begins_bare or _HINT.search(lowered) or any(hint in lowered for hint in _HINTS)):
-        return Parted("", _leave_out_ends(text))
-    if "<|channel|>" in text or "<|message|>" in text:
-        parted = _part_harmony(text, instruction)
-    elif begins_bare and _BARE_PART.match(text):
-        parted = _part_bare_harmony(text)
-    else:
-        parted = _part_by_marks(text, instruction)
-    return parted._replace(answer=_leave_out_ends(parted.answer))
-
-
-def _leave_out_ends(text: str) -> str:
-    """Return a text without tokens that end a turn, behind it."""
-    while (shorter := text.rstrip()).endswith(_TURN_ENDS):
-        ending = next(token for token in _TURN_ENDS if shorter.endswith(token))
-        text = shorter[: -len(ending)]
-    return text
+    part = _part_harmony if "<|channel|>" in text else _part_by_marks
+    thoughts, answer = part(text, instruction)
+    while (shorter := answer.rstrip()).endswith(_TURN_ENDS):
+        answer = shorter[: shorter.rindex("<")]
+    return Parted(thoughts, answer)
 
 
 def _part_by_marks(text: str, instruction: str) -> Parted:
     thoughts = []
-    answer_text = ""
+    answer = ""
     position = 0
     is_open = False
-    closings = 0  # without an opening mark
     for mark in _MARK.finditer(text):
         tag = (mark["tag"] or "").lower()
-        if tag and tag not in _NO_FIELDS and f"<{tag}>" in instruction:
+        if tag in _FIELD_TAGS and f"<{tag}>" in instruction:
             continue
-        opens = mark["opening"] or (tag and not mark["slash"])
-        if opens and not is_open:
-            answer_text += text[position : mark.start()]
-            position = mark.end()
-            is_open = True
-        elif not opens and is_open:
-            thoughts.append(text[position : mark.start()])
-            position = mark.end()
-            is_open = False
-        elif not opens:
-            before = answer_text + text[position : mark.start()]
-            closings += 1
-            is_few = closings <= _MOST_CLOSINGS
-            answer_text = _keep_open_field(before, text[mark.end() :]) if is_few else ""
-            thoughts.append(before[len(answer_text) :])
-            position = mark.end()
+        opens = bool(mark["opening"] or (tag and not mark["slash"]))
+        if opens and is_open:
+            continue
+        before = text[position : mark.start()]
+        if opens:
+            answer += before
+        else:
+            thoughts.append(before if is_open else answer + before)
+            answer = answer if is_open else ""
+        position = mark.end()
+        is_open = opens
     if is_open:
-        thoughts.append(
-            text[position:]
-        )  # it was cut off, or the model forgot the mark: no answer is known
-    elif thoughts:
-        answer_text += text[position:]
-    else:
-        return Parted("", text)
-    answer = answer_text.strip()
-    if around := _AROUND.fullmatch(answer):
-        answer = (around["tagged"] or around["marked"] or "").strip()
-    return Parted(_join(thoughts), answer)
-
-
-def _keep_open_field(before: str, after: str) -> str:
-    """Return the beginning of an answer, up to the field in which the thoughts began that end
-    before `after`.
-
-    All of `before` is thoughts if no field is open there, or if the answer begins only `after` it:
-    with a field, or with a field that was drafted before.
-    """
-    markers = list(_MARKER.finditer(before))
-    field = markers[-1] if markers else _OPEN_STRING.search(before)
-    if field is None or field[1] == "completed" or _BEGINNING.match(after):
-        return ""
-    drafted = set(_MARKER.findall(before)) & set(_MARKER.findall(after)) - {"completed"}
-    return "" if drafted else before[: field.end()]
+        # It was cut off, or the model forgot the mark: no answer is known
+        return Parted(_join([*thoughts, text[position:]]), answer.strip())
+    return (
+        Parted(_join(thoughts), (answer + text[position:]).strip())
+        if thoughts
+        else Parted("", text)
+    )
 
 
 def _part_harmony(text: str, instruction: str) -> Parted:
     sections = list(_PART.finditer(text))
     before = text[: sections[0].start()] if sections else text
-    thoughts = []
-    finals = []
-    remarks = []
+    texts: dict[str, list[str]] = {"analysis": [before.rpartition("<|message|>")[2]]}
     calls = []
-    field = _keep_open_field(before, text[len(before) :])
-    thoughts.append(before[len(field) :].rpartition("<|message|>")[2].replace("<|end|>", ""))
     for section in sections:
-        end = _PART_END.search(text, section.end())
-        content = text[section.end() : end.start() if end else len(text)]
-        channel = section["channel"].split()[:1]
         if "to=" in section["channel"] or "to=" in (section["role"] or ""):
-            calls.append(text[section.start() : section.end()] + content)
-        elif channel == ["final"]:
-            finals.append(content)
-        elif channel == ["commentary"]:
-            remarks.append(content)
+            calls.append(section[0])
         else:
-            thoughts.append(content)
-    if finals or not calls:
-        thoughts += remarks
-        answer = field + "".join(finals[-1:])
-    else:
-        answer = "\n".join(remarks)
-    inner = _part_by_marks(answer, instruction)
-    return Parted(_join([*thoughts, inner.thoughts]), "\n".join([inner.answer, *calls]).strip())
+            channel = section["channel"].strip().partition(" ")[0]
+            texts.setdefault(channel, []).append(section["content"])
+    answer = texts.pop("final", [])[-1:]
+    if calls and not answer:
+        answer = texts.pop("commentary", [])
+    inner = _part_by_marks("\n".join(answer), instruction)
+    thoughts = [*(thought for channel in texts.values() for thought in channel), inner.thoughts]
+    return Parted(_join(thoughts), "\n".join([inner.answer, *calls]).strip())
 
 
-def _part_bare_harmony(text: str) -> Parted:
-    thoughts = []
-    position = 0
-    while section := _BARE_PART.match(text, position):
-        thoughts.append(section["text"])
-        position = section.end()
-    return Parted(_join(thoughts), text[position:].removeprefix("final").strip())
-
-
-def _join(thoughts: Sequence[str]) -> str:
+def _join(thoughts: Iterable[str]) -> str:
     return "\n".join(stripped for thought in thoughts if (stripped := thought.strip()))

@@ -73,11 +73,15 @@ UNUSABLE = {
         BRIEF,
     ),
     "thoughts alone": ({"raw": f"<think>\n{_FORM}\n</think>"}, "empty", "it is empty"),
-    "nested too deep": ({**GOOD, "selected": "[" * 4000 + "]" * 4000}, "unparsable", "too broken"),
+    "nested too deep": (
+        {**GOOD, "selected": "[" * 4000 + "]" * 4000},
+        "wrong type",
+        "not of the type",
+    ),
     "too many stray quotes": (
         {**GOOD, "selected": '["' + 'a "b ' * 4_000},
-        "unparsable",
-        "too broken",
+        "wrong type",
+        "not of the type",
     ),
     "refused in words": (
         {"raw": "I'm sorry, but I can't help with that."},
@@ -234,7 +238,6 @@ WRITTEN = [
     "2.0, 1.0",
     "- 2\n- 1",
     "2 and 1",
-    '"[\\"2\\", 1]"',
     '[{"doc_id": 2}, {"id": "1"}]',
 ]
 

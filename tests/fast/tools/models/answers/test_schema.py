@@ -24,8 +24,13 @@ from sextant.tools.models.answers.checks import (
     schema_constraints,
     state_most_items,
 )
-from sextant.tools.models.answers.parsing import JSON_FORM, MARKER_FORM
-from sextant.tools.models.answers.schema import bound_schema, inline_schema, make_schema
+from sextant.tools.models.answers.schema import (
+    JSON_FORM,
+    MARKER_FORM,
+    bound_schema,
+    inline_schema,
+    make_schema,
+)
 from sextant.tools.models.model_spec import ServerInfo
 from sextant.tools.models.server_detection import KINDS
 from sextant.tools.plugins import load_object

@@ -34,17 +34,12 @@ WRITTEN = {
     "Kimi": f"\u25c1think\u25b7{DRAFT}\u25c1/think\u25b7{ANSWER}",
     "OpenThinker": f"<|begin_of_thought|>{DRAFT}<|end_of_thought|><|begin_of_solution|>{ANSWER}<|end_of_solution|>",
     "Cohere": f"<|START_THINKING|>{DRAFT}<|END_THINKING|><|START_RESPONSE|>{ANSWER}<|END_RESPONSE|>",
-    "Granite": f"Here is my thought process: {DRAFT} Here is my response: {ANSWER}",
     "harmony": harmony(DRAFT, ANSWER) + "<|return|>",
     "harmony, opened in the prompt": harmony(DRAFT, ANSWER).removeprefix(
         "<|channel|>analysis<|message|>"
     ),
-    "harmony without its tokens": f"analysis{DRAFT}assistantfinal{ANSWER}",
-    "harmony in the field": f"[[ ## rewritten ## ]]\n{harmony('zebras', 'rope tram')}\n\n{COMPLETED}",
     "in the field": f"[[ ## rewritten ## ]]\n<think>zebras</think>\nrope tram\n\n{COMPLETED}",
-    "in the field, opened in the prompt": f"[[ ## rewritten ## ]]\nzebras</think>\nrope tram\n\n{COMPLETED}",
     "in JSON": json.dumps({"rewritten": '<think>"zebras"</think>rope tram'}),
-    "in JSON, opened in the prompt": json.dumps({"rewritten": 'or "zebras"?</think>rope tram'}),
     "before JSON": '<think>{"rewritten": "zebras"}</think>```json\n{"rewritten": "rope tram"}\n```',
     "before JSON, opened in the prompt": '{"rewritten": "zebras"} no</think>{"rewritten": "rope tram"}',
 }
@@ -85,7 +80,6 @@ MARKS = {
     "Gemma 4": ("<|channel>thought", "<channel|>"),
     "MedGemma": ("<unused94>thought", "<unused95>"),
     "Apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
-    "Granite": ("Here's my thought process:", "Here's my response:"),
 } | {tag: (f"<{tag}>", f"</{tag}>") for tag in TAGS.split()}
 
 
@@ -103,7 +97,6 @@ def test_thoughts_between_any_marks_that_models_write_are_parted_from_the_answer
         "1 < 2 and I think so",
         "analysis of trams",
         "a <b>bold</b> word",
-        "Here is my search: trams",
         "</thin>",
     ],
 )
