@@ -34,7 +34,7 @@ from sextant.environments.base import (
 )
 from sextant.environments.readers import files
 from sextant.environments.readers.collections import read_port
-from sextant.environments.readers.obliq_layout import Collection
+from sextant.environments.readers.corpora import Collection
 from sextant.environments.readers.raw_files import check_data
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, NotApplicable
@@ -311,9 +311,7 @@ def _check(content: Any, path: Path) -> Collection:
         raise DataError(f'{path} is not an object of "query", "corpus" and "qrel"')
     documents, queries = (
         {
-            files.check_id(key, f"{path}, {name}"): files.check_text(
-                text, f"{path}, {name} {key!r}"
-            )
+            files.read_id(key, f"{path}, {name}"): files.check_text(text, f"{path}, {name} {key!r}")
             for key, text in content[name].items()
         }
         for name in ("corpus", "query")
@@ -332,7 +330,7 @@ def _check(content: Any, path: Path) -> Collection:
                 f"{location}: {'the pool is empty' if pool == {} else 'not an object of labels'}"
             )
         qrels[query_id] = {
-            files.check_id(key, location): files.check_grade(label, f"{location}, document {key!r}")
+            files.read_id(key, location): files.check_grade(label, f"{location}, document {key!r}")
             for key, label in pool.items()
         }
     if unjudged := queries.keys() - qrels.keys():

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from sextant.environments.base import Environment, Judgements, LoadRequest, Release, Suite, TaskInfo
 from sextant.environments.readers import files as tables
-from sextant.environments.readers.obliq_layout import Placed, open_corpus
+from sextant.environments.readers.corpora import Placed, open_corpus
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, NotApplicable
 from sextant.tools.platform.number_format import plural
@@ -214,7 +214,7 @@ def _read_corpus(request: LoadRequest, task: Task) -> Corpus:
         for location, row in tables.read_rows(
             files, ("document_id", "document_content", "parent_id")
         ):
-            doc_id = tables.check_id(tables.pick_column(location, row, "document_id"), location)
+            doc_id = tables.read_id(tables.pick_column(location, row, "document_id"), location)
             text = tables.check_text(
                 tables.pick_column(location, row, "document_content"), location, "document_content"
             )
@@ -222,7 +222,7 @@ def _read_corpus(request: LoadRequest, task: Task) -> Corpus:
             yield (
                 location,
                 Document(
-                    doc_id, text, parent="" if parent is None else tables.check_id(parent, location)
+                    doc_id, text, parent="" if parent is None else tables.read_id(parent, location)
                 ),
             )
 
@@ -243,7 +243,7 @@ def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
         for location, row in tables.read_rows(
             files, ("query_id", "query_content", "instruction", *_QRELS)
         ):
-            query_id = tables.check_id(tables.pick_column(location, row, "query_id"), location)
+            query_id = tables.read_id(tables.pick_column(location, row, "query_id"), location)
             if query_id in queries:
                 raise DataError(f"{location}: the id {query_id!r} was there before")
             text = tables.check_text(
@@ -289,7 +289,7 @@ def _read_grades(cell: Any, location: str) -> Grades:
         raise DataError(f'{location}: not a list of {{"id", "label"}}') from None
     grades: Grades = {}
     for identifier, label in pairs:
-        doc_id = tables.check_id(identifier, location)
+        doc_id = tables.read_id(identifier, location)
         grade = tables.check_grade(label, location)
         if grades.setdefault(doc_id, grade) != grade:
             raise DataError(f"{location}: {doc_id!r} is judged twice, {grades[doc_id]} and {grade}")

@@ -36,16 +36,19 @@ from sextant.environments.base import (
 )
 from sextant.environments.opaque_ids import hide_ids
 from sextant.environments.ranking_metrics import METRIC_NAME, translate_metric
-from sextant.environments.readers import document_ids, obliq_layout
+from sextant.environments.readers import document_ids
 from sextant.environments.readers import files as tables
 from sextant.environments.readers.collections import (
+    Queries,
     check_judged,
-    describe_data_issues,
+    list_counts,
     list_missing,
+    match_judgements,
     read_collection,
+    read_id_lists,
 )
+from sextant.environments.readers.corpora import Collection
 from sextant.environments.readers.files import check_grade, check_text, read_id
-from sextant.environments.readers.obliq_layout import Collection
 from sextant.tools import plugins as names
 from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
@@ -180,10 +183,7 @@ def check_settings(content: dict[str, Any], source: str) -> Settings:
     """
     if unknown := content.keys() - Settings.__annotations__.keys():
         raise DataError(f"{source}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
-    try:
-        return cast(Settings, schemas.validate(Settings, content))
-    except ValueError as error:
-        raise DataError(f"{source}: {error}") from None
+    return cast(Settings, _check(Settings, content, source))
 
 
 def load(request: LoadRequest) -> Environment:
@@ -299,8 +299,8 @@ def _open(request: LoadRequest) -> Environment:
     task = replace(
         task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values()))))
     )
-    limited = _limited(task, Path(location), settings, read.pools)
-    return _compared(limited, Path(location), settings)
+    limited = _limit(task, Path(location), settings, read.pools)
+    return _compare(limited, Path(location), settings)
 
 
 def _read_folder(folder: Path, settings: Settings, request: LoadRequest) -> dict[str, Collection]:
@@ -327,63 +327,47 @@ def _read_folder(folder: Path, settings: Settings, request: LoadRequest) -> dict
     }
 
 
-def _limited(
+def _limit(
     task: Environment, folder: Path, settings: Settings, top_ranked: Mapping[str, frozenset[str]]
 ) -> Environment:
     """Return the task with the documents that each query excludes, and the pool that it ranks."""
+    documents = task.documents
     texts = {query.query_id: query.text for query in task.queries}
-
-    def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
-        return obliq_layout.read_id_lists(folder / file, texts, lest, read_id) if file else {}
-
-    if settings.get("excluded") == "self":
-        hidden: Mapping[str, frozenset[str]] = {
-            query_id: frozenset({query_id} & {*task.documents.doc_ids}) for query_id in texts
-        }
-    else:
-        hidden = read(settings.get("excluded"), "a search would show what it must not")
-    pools = read(settings.get("pools"), "there would be nothing to rank") or top_ranked
-    if pools and (without := [query_id for query_id in texts if query_id not in pools]):
-        raise DataError(
-            f"{folder}: top_ranked has no documents of query {without[0]!r}; there would be nothing "
-            f"to rank"
-        )
-    for query_id, pool in pools.items():
-        if unknown := [doc_id for doc_id in pool if doc_id not in task.documents]:
-            location = (
-                f"{folder / settings.get('pools', 'top_ranked')}: the pool of query {query_id!r}"
-            )
-            alike = document_ids.suggest(min(unknown), task.documents)
-            raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
-    listed = (query.excluded for query in task.queries)  # in the data itself
-    absent = dict.fromkeys(
-        doc_id for doc_id in chain(*listed, *hidden.values()) if doc_id not in task.documents
-    )
-    if absent and (pair := document_ids.find_alike(absent, task.documents)):
-        location = f"{folder / settings.get('excluded', '')}: a search would show what it must not"
-        raise DataError(f"{location}: {pair.describe('file', 'corpus')}")
+    excluded_file = settings.get("excluded", "")
+    pools_file = settings.get("pools", "")
+    hidden: Mapping[str, frozenset[str]] = {}
+    if excluded_file == "self":
+        hidden = {query_id: frozenset({query_id} & documents.keys()) for query_id in texts}
+    elif excluded_file:
+        lest = "a search would show what it must not"
+        hidden = read_id_lists(folder / excluded_file, texts, lest)
+    pools = top_ranked
+    if pools_file:
+        pools = read_id_lists(folder / pools_file, texts, "there would be nothing to rank")
     queries = []
     for query in task.queries:
+        pool = pools.get(query.query_id, frozenset())
+        if pools and not pool:
+            raise DataError(f"{folder}: query {query.query_id!r} has no pool to rank")
+        if unknown := [doc_id for doc_id in pool if doc_id not in documents]:
+            location = f"{folder / (pools_file or 'top_ranked')}: the pool of {query.query_id!r}"
+            alike = document_ids.suggest(min(unknown), documents)
+            raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
         excluded = query.excluded | hidden.get(query.query_id, frozenset())
-        pool_of = pools.get(query.query_id)
-        queries.append(
-            replace(
-                query,
-                excluded=excluded,
-                candidates=pool_of,
-            )
-        )
+        queries.append(replace(query, excluded=excluded, candidates=pool if pools else None))
+    listed = chain(*(query.excluded for query in queries))
+    absent = [doc_id for doc_id in dict.fromkeys(listed) if doc_id not in documents]
+    if absent and document_ids.find_alike(absent, documents):
+        mismatch = document_ids.compare(absent, "file", documents, "corpus")
+        location = f"{folder / excluded_file}: a search would show what it must not"
+        raise DataError(f"{location}: {mismatch}")
     notes = [f"Excluded documents that are not in the corpus: {len(absent):,}."] if absent else []
-    if self_found := sum(_finds_itself(query, task.documents) for query in queries):
+    if self_found := sum(_finds_itself(query, documents) for query in queries):
         notes.append(
             f"Queries that are documents of the corpus, with the same id and text: {self_found:,}; BEIR "
             f'leaves these out of their results, as `excluded = "self"` in {FILE} does.'
         )
-    return replace(
-        task,
-        queries=tuple(queries),
-        notes=(*task.notes, *notes),
-    )
+    return replace(task, queries=tuple(queries), notes=(*task.notes, *notes))
 
 
 def _finds_itself(query: Query, documents: Corpus) -> bool:
@@ -394,68 +378,61 @@ def _finds_itself(query: Query, documents: Corpus) -> bool:
     return query.text in f"{document.title} {document.text}" or document.text in query.text
 
 
-def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
+ComparisonRow = TypedDict(
+    "ComparisonRow",
+    {
+        "query-id": str,
+        "label": Annotated[str, Field(pattern=r"^(Win\(\w+\)|Triplets)$")],
+        "better": str,
+        "worse": str,
+    },
+)
+
+
+def _compare(task: Environment, folder: Path, settings: Settings) -> Environment:
     """Return the task with its comparisons and twins.
 
-    DataError for documents that they name and the corpus lacks.
+    DataError for queries and documents that they name and the data lacks.
     """
-    query_ids = {query.query_id for query in task.queries}
-    pairs = dict[str, tuple[base.Comparison, ...]]()
-    twins = {}
-    names = (*obliq_layout.QUERY, "label", "better", "worse")
-    for location, row in (
-        tables.read_headed(folder / settings["comparisons"], names)
-        if "comparisons" in settings
-        else ()
-    ):
-        query_id = tables.pick_column(location, row, *obliq_layout.QUERY)
-        comparison = base.Comparison(
-            *(tables.pick_column(location, row, name) for name in base.Comparison._fields)
-        )
-        if not re.fullmatch(r"Win\(\w+\)|Triplets", comparison.label):
-            raise DataError(
-                f"{location}: the label {tables.abbreviate(comparison.label)} is no metric; say Win(...) or "
-                f"Triplets"
-            )
-        if query_id not in query_ids:
-            raise DataError(
-                f"{location}: there is no query {query_id!r} that is "
-                f"judged{document_ids.suggest(query_id, query_ids)}"
-            )
+    pairs = {query.query_id: tuple[base.Comparison, ...]() for query in task.queries}
+    comparisons = settings.get("comparisons")
+    for location, cells in tables.read_headed(folder / comparisons) if comparisons else ():
+        row = _check(ComparisonRow, cells, location)
+        comparison = base.Comparison(row["label"], row["better"], row["worse"])
+        if row["query-id"] not in pairs:
+            raise DataError(f"{location}: there is no query {row['query-id']!r} that is judged")
         for doc_id in (comparison.better, comparison.worse):
             if doc_id not in task.documents:
-                alike = document_ids.suggest(doc_id, task.documents)
-                raise DataError(f"{location}: the document {doc_id!r} is not in the corpus{alike}")
-        pairs[query_id] = (*pairs.get(query_id, ()), comparison)
+                raise DataError(f"{location}: the document {doc_id!r} is not in the corpus")
+        pairs[row["query-id"]] += (comparison,)
+    labels = {query_id: [pair.label for pair in every] for query_id, every in pairs.items()}
+    twins: dict[str, str] = {}
     if "twins" in settings:
-        twins = tables.read_json(file := folder / settings["twins"])
-        labels = {
-            query_id: [comparison.label for comparison in every]
-            for query_id, every in pairs.items()
-        }
-        for query_id, twin in twins.items() if isinstance(twins, dict) else [("", "")]:
-            if (
-                query_id not in labels
-                or not isinstance(twin, str)
-                or labels[query_id] != labels.get(twin)
-            ):
-                raise DataError(
-                    f"{file}: query {query_id!r} and its twin are no two queries with the same "
-                    f"comparisons"
-                )
-    labels_of_all = {comparison.label for every in pairs.values() for comparison in every}
+        path = folder / settings["twins"]
+        twins = _check(dict[str, str], tables.read_json(path), str(path))
+    for query_id, twin in twins.items():
+        if not labels.get(query_id) or labels[query_id] != labels.get(twin):
+            raise DataError(
+                f"{folder / settings['twins']}: query {query_id!r} and its twin are no two queries "
+                f"with the same comparisons"
+            )
+    known = {*chain(*labels.values()), *["Win"] * any(labels.values()), *["Flip"] * bool(twins)}
     for name in task.metrics:
-        has_labels = twins if name == "Flip" else pairs if name == "Win" else name in labels_of_all
-        if re.match("Win|Triplets|Flip", name) and not has_labels:
+        if re.match("Win|Triplets|Flip", name) and name not in known:
             raise DataError(
                 f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that "
                 f"kind"
             )
-    return replace(
-        task,
-        comparisons=pairs,
-        twins=twins,
-    )
+    pairs = {query_id: every for query_id, every in pairs.items() if every}
+    return replace(task, comparisons=pairs, twins=twins)
+
+
+def _check(form: Any, value: Any, source: str) -> Any:
+    """Return the value if it is of the form. DataError else."""
+    try:
+        return schemas.validate(form, value)
+    except ValueError as error:
+        raise DataError(f"{source}: {error}") from None
 
 
 def of(
@@ -472,79 +449,50 @@ def of(
         raise DataError(
             f"{source}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
         )
-    corpus = Corpus(
-        replace(
-            document,
-            text=check_text(document.text, source),
-            doc_id=read_id(document.doc_id, source),
-        )
-        for document in _list_documents(documents, source)
-    )
-    _require_dict(queries, "queries", "texts by query", source)
-    _require_dict(qrels, "qrels", "dicts of grades by query", source)
+    texts = _read_table(queries, "queries", "texts by query", source)
     judged = {}
-    for query_id, grades in qrels.items():
-        if grades:
-            _require_dict(grades, f"qrels[{query_id!r:.80}]", "grades by document", source)
-            checked = {
-                read_id(doc_id, source): check_grade(grade, source)
-                for doc_id, grade in grades.items()
+    for query_id, grades in _read_table(qrels, "qrels", "dicts of grades by query", source).items():
+        table = _read_table(grades, f"qrels[{query_id!r:.80}]", "grades by document", source)
+        if table:
+            judged[query_id] = {
+                doc_id: check_grade(grade, source) for doc_id, grade in table.items()
             }
-            judged[read_id(query_id, source)] = checked
-    texts = {
-        read_id(query_id, source): check_text(text, source) for query_id, text in queries.items()
-    }
-    judged_texts = {query_id: text for query_id, text in texts.items() if query_id in judged}
-    unknown = [query_id for query_id in judged if query_id not in texts]
-    if not judged_texts:
-        mismatch = (
-            f": {document_ids.compare(unknown, 'judgements', texts, 'queries')}"
-            if unknown and texts
-            else ""
-        )
-        raise DataError(f"{source}: no query has a judgement{mismatch}")
-    qrels = {query_id: judged[query_id] for query_id in judged_texts}
-    counts = Counter({"queries without a judgement, left out": len(texts) - len(judged_texts)})
-    counts["judgements of unknown queries, left out"] = sum(
-        len(judged[query_id]) for query_id in unknown
-    )
-    findings = describe_data_issues(
-        judged_texts,
-        qrels,
-        corpus,
-        counts,
-        list_missing(qrels, corpus, checked_settings.get("max_p", "")),
-    )
-    task = _make(
-        Collection(
-            corpus,
-            judged_texts,
-            qrels,
-            unjudged=frozenset(texts.keys() - judged_texts.keys()),
+    counts = Counter[str]()
+    read = match_judgements(
+        source,
+        Corpus(
+            Document(read_id(doc_id, source), check_text(text, source), title)
+            for doc_id, text, title in _list_documents(documents, source)
         ),
-        {"gold": qrels},
-        checked_settings,
-        findings,
+        Queries({query_id: check_text(text, source) for query_id, text in texts.items()}),
+        {"": judged},
+        counts,
+        checked_settings.get("max_p", ""),
+        checked_settings.get("relevant_from", 0.0),
     )
-    task = replace(task, task=f"own/{name_slug(name)}")
+    findings = [*read.said, *list_counts(counts)]
+    task = _make(read, {"gold": read.qrels}, checked_settings, findings)
+    task = replace(task, task=f"own/{name_slug(name)}", warnings=read.warnings)
     return hide_ids(task) if task.opaque_ids else task
 
 
-def _list_documents(documents: Documents, source: str) -> Iterator[Document]:
+def _list_documents(documents: Documents, source: str) -> Iterator[tuple[Any, Any, str]]:
     pairs = documents.items() if isinstance(documents, Mapping) else documents
     for pair in pairs:
         if isinstance(pair, Document):
-            yield pair
+            yield pair.doc_id, pair.text, pair.title
         elif isinstance(pair, tuple | list) and len(pair) == 2:
-            yield Document(*pair)
+            yield *pair, ""
         else:
             form = "a pair (id, text), or sextant.tools.records.Document(id, text, title)"
             raise DataError(f"{source}: {tables.abbreviate(pair)} is no document; give {form}")
 
 
-def _require_dict(table: object, name: str, content: str, source: str) -> None:
+def _read_table(table: Any, name: str, content: str, source: str) -> dict[str, Any]:
+    """Return a dict with its keys as ids. DataError if it is none."""
     if not isinstance(table, Mapping):
         raise DataError(f"{source}: {name} is {tables.abbreviate(table)}; give a dict of {content}")
+    return {read_id(key, source): value for key, value in table.items()}
 
 
 def _make(

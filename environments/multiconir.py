@@ -300,7 +300,7 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     """
     path = _locate_csv(folder, domain, file)
     rows = []
-    for location, row in tables.read_headed(path, COLUMNS[file], ","):
+    for location, row in tables.read_headed(path):
         rows.append({column: tables.pick_column(location, row, column) for column in COLUMNS[file]})
         if empty := [column for column, text in rows[-1].items() if not text.strip()]:
             raise DataError(f"{location}: column {empty[0]!r} is empty")

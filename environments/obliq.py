@@ -8,6 +8,7 @@ figures counts equal texts as one document.
 """
 
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from sextant.environments.base import (
@@ -20,7 +21,9 @@ from sextant.environments.base import (
     Suite,
     TaskInfo,
 )
-from sextant.environments.readers import obliq_layout
+from sextant.environments.readers.collections import read_id_lists, read_port, read_qrels
+from sextant.environments.readers.corpora import Collection
+from sextant.environments.readers.files import find_file
 from sextant.tools.errors import DataError, NotApplicable
 from sextant.tools.records import Query
 
@@ -136,12 +139,8 @@ def load(request: LoadRequest) -> Environment:
     """
     task = TASKS[request.name]
     folder = request.place([task.folder], [suite_task.folder for suite_task in TASKS.values()])
-    read = obliq_layout.read_obliq
-    if not (folder / "queries+qrels").exists():
-        from sextant.environments.readers.collections import (
-            read_port as read,  # here, because most data has the release's layout
-        )
-    files = read(folder, request.home)
+    is_release = (folder / "queries+qrels").exists()
+    files = (_read_release if is_release else read_port)(folder, request.home)
     if task.masked and not files.excluded:
         lacks = (
             f"{folder} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} "
@@ -188,6 +187,37 @@ def load(request: LoadRequest) -> Environment:
         else (),
     )
     return environment.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
+
+
+def _read_release(folder: Path, home: Path) -> Collection:
+    """Read the task in `folder`, as it is released: corpus/corpus.jsonl and queries+qrels/queries.jsonl
+    with rows {"_id", "text"}, queries+qrels/qrels.tsv with a header line, and, of some tasks,
+    qrels_pool.tsv and per_query_excluded_ids.json beside it.
+    """
+    inside = folder / "queries+qrels"
+    files = {
+        "documents": [_require(folder / "corpus" / "corpus.jsonl")],
+        "queries": [_require(inside / "queries.jsonl")],
+        "judgements": [_require(inside / "qrels.tsv")],
+    }
+    read = read_port(folder, home, files=files)
+    if read.unjudged:
+        raise DataError(f"{inside} has no judgement of query {min(read.unjudged)!r}")
+    pool = find_file(inside / "qrels_pool.tsv")
+    masks = find_file(inside / "per_query_excluded_ids.json")
+    # `validate_environment` sees the headline judgements alone, so `read_qrels` checks pooled ones.
+    pooled = read_qrels(pool, read.queries, read.documents) if pool else None
+    shown = "a search would show what it must not"
+    excluded = read_id_lists(masks, read.queries, shown) if masks else {}
+    if strangers := excluded.keys() - read.queries.keys():
+        raise DataError(f"{masks} has an entry for {min(strangers)!r}, which is no query")
+    return read._replace(pooled=pooled, excluded=excluded)
+
+
+def _require(path: Path) -> Path:
+    if file := find_file(path):
+        return file
+    raise DataError(f"{path} is missing (nor is there a {path.name}.gz)")
 
 
 def _facts(task: Task) -> TaskInfo:

@@ -21,7 +21,7 @@ from sextant import environments
 from sextant.environments.base import Environment
 from sextant.environments.chunking import LIMIT, bert_tokens, chunks, sections
 from sextant.environments.folders import Listing
-from sextant.environments.readers import collections, obliq_layout
+from sextant.environments.readers import collections, corpora
 from sextant.environments.readers import files as tables
 from sextant.tools.code_digest import collect_sources
 from sextant.tools.corpus import Corpus, StoredCorpus, digest_text, store
@@ -262,7 +262,7 @@ class _Ingestion:
         return [
             *names,
             *left_out,
-            *obliq_layout.hash_files(home / ".digests.json", self.files.files),
+            *corpora.hash_files(home / ".digests.json", self.files.files),
         ]
 
     def write(self, folder: Path) -> None:

@@ -1,17 +1,16 @@
-"""Tables of data sets (JSON Lines, a JSON array, cells, Parquet) as rows, and checks of their cells.
+"""Tables of data sets (JSON Lines, CSV and TSV with a header, Parquet) as rows, and checks of cells.
 
 Every error is a DataError that names the file and the line or row. raw_files.py has the bytes and the
-lines.
+lines, trec_tags.py TREC's forms. Left out: tables without a header, and JSON in one piece.
 """
 
 import csv
 import json
-import math
 import operator
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 from sextant.environments.readers.raw_files import (
     check_data,
     find_ending,
-    is_packed,
     max_unpacked_bytes,
     read_lines,
     unpack_limit_error,
@@ -31,11 +29,12 @@ from sextant.tools.records import JsonObject
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
-# Bytes of a file of one JSON array, which is held in memory.
-LARGEST_JSON = 512 << 20
 EXACT = 1 << 53  # from here on not every whole number has a float of its own
 PARQUET = ".parquet"
-ONE_A_LINE = "; write one object a line"
+FORMS = (
+    "read are JSON Lines (an object a line), CSV and TSV with a first line that names the columns, "
+    "Parquet, and TREC's tags and judgements in four columns (query, iteration, document, grade)"
+)
 
 Rows = Iterator[tuple[str, JsonObject]]  # of a table: (place for messages, cells by column)
 
@@ -51,112 +50,70 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII |
 _USUAL_GRADES = {str(grade): float(grade) for grade in range(-10, 101)}  # need no pattern
 _QUOTED_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?=\t|\Z)')
 _CELL = re.compile(rf"(?:(?<=\t)|\A)(?:{_QUOTED_CELL.pattern}|[^\t]*)")
-_MOST_LINES = 1000  # in one cell
 
 
-def find_file(folder: Path, name: str) -> Path:
-    """Return `folder/name`, or the same file gzipped. DataError when neither is there."""
-    if path := find_optional_file(folder, name):
-        return path
-    raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
-
-
-def find_optional_file(folder: Path, name: str) -> Path | None:
-    """Return `folder/name`, or the same file gzipped; None when neither is there."""
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+def find_file(path: Path) -> Path | None:
+    """Return the file, or the same gzipped; None if neither is there."""
+    return next((file for file in (path, Path(f"{path}.gz")) if file.is_file()), None)
 
 
 def check_parts(paths: list[Path]) -> list[Path]:
     """Return the files `paths`. DataError if one of a numbered series is missing."""
+    numbers = dict[tuple[Path, str, int], set[int]]()
     for path in paths:
-        if match := re.search(r"-(\d+)-of-(\d+)\.", path.name):
-            stem = path.name[: match.start()]
-            present = sum(
-                other_path.parent == path.parent and other_path.name.startswith(f"{stem}-")
-                for other_path in paths
-            )
-            if present != int(match[2]):
-                raise DataError(
-                    f"{path.parent} holds {present} of the {plural(int(match[2]), 'part')} of {stem}; fetch it "
-                    f"again"
-                )
-    numbered = [path for path in paths if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)]
-    for number, path in enumerate(numbered):
-        if int(path.name.partition(".")[0]) != number:
-            raise DataError(
-                f"{path.parent} has no part {number:04}, but later ones; fetch it again"
-            )
+        if match := re.fullmatch(r"(.*?)(\d{4,9})(?:-of-(\d+))?\.\w+(\.gz)?", path.name):
+            series = (path.parent, match[1], int(match[3] or 0))
+            numbers.setdefault(series, set()).add(int(match[2]))
+    for (folder, stem, count), present in numbers.items():
+        expected = count or (0 if stem else max(present) + 1)
+        if missing := set(range(expected)) - present:
+            raise DataError(f"{folder / stem}* lacks part {min(missing):04}; fetch it again")
     return paths
 
 
-def find_separator(path: Path) -> str:
-    """Return the separator of the cells of a CSV file, by its first line."""
+def read_table(path: Path) -> Rows:
+    """Yield (place, row) of each row of a file in any form but TREC's."""
+    if find_ending(path) == PARQUET:
+        return _read_parquet(path, None)
+    first = next(read_lines(path), (0, "{"))[1]
+    return read_objects(path) if first.lstrip().startswith(("{", "[")) else read_headed(path)
+
+
+def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Rows:
+    """Yield (place, row) of each row of files of JSON Lines or Parquet, in order; of Parquet,
+    read only `columns`, if given.
+    """
+    for path in paths:
+        yield from (
+            _read_parquet(path, columns) if find_ending(path) == PARQUET else read_objects(path)
+        )
+
+
+def read_headed(path: Path) -> Rows:
+    """Yield (place, cells by the names in the first line) of each further line of a CSV or TSV file.
+
+    The separator is the tab, if the first line has one, else whichever of , ; | it has most of.
+    Cells may be quoted as csv does it; between tabs, only those are taken for quoted that are so
+    from end to end, and no cell goes on in another line. Empty cells behind the last column are
+    left out.
+    """
     first = next(read_lines(path), (0, ""))[1]
-    return max(",;\t|", key=first.count)  # the comma, where there is none of them
-
-
-def read_cells(
-    path: Path,
-    columns: int = 0,
-    separator: str | None = "\t",
-    form: str = "",
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, cells) of each line of a table of `columns` (0: as many as its first line has).
-
-    A `separator` of None is any run of blanks. Cells may be quoted as csv does it; between tabs,
-    only those are taken for quoted that are so from end to end. Empty cells behind the last column
-    are left out; `form` ends the DataError's message for a line of other columns.
-    """
-    rows: Iterator[tuple[int, list[str]]]
-    if separator is None:
-        rows = ((number, text.split()) for number, text in read_lines(path))
-    elif separator == "\t":
-        rows = _split_tabs(path, columns)
-    else:
-        rows = _split_quoted(path, separator)
-    for number, row in rows:
-        while len(row) > columns and not row[-1].strip():
-            row.pop()
-        columns = columns or len(row)
-        if len(row) != columns:
+    rows = _split_tabs(path) if "\t" in first else _split_quoted(path, max(",;|", key=first.count))
+    names = list[str]()
+    for number, cells in rows:
+        while len(cells) > len(names) and not cells[-1].strip():
+            cells.pop()
+        if not names:
+            names = cells
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise DataError(f"{path}: the column {twice[0]!r} is there twice; {FORMS}")
+            continue
+        if len(cells) != len(names):
             raise DataError(
-                f"{path}, line {number}: {plural(len(row), 'column')} where {columns} are expected{form}"
+                f"{path}, line {number}: {plural(len(cells), 'column')} where the first line "
+                f"names {len(names)}; {FORMS}"
             )
-        yield f"{path}, line {number}", row
-
-
-def read_headed(
-    path: Path,
-    columns: Collection[str],
-    separator: str | None = "\t",
-) -> Rows:
-    """Yield (place, cells by the names in the first line) of each further line of a table.
-
-    Capitals, blanks and hyphens in the names of `columns` don't matter. DataError for a name that
-    is there twice.
-    """
-    rows = read_cells(path, separator=separator)
-    first, header = next(rows, (str(path), []))
-    known = {normalise_column(column): column for column in columns}
-    names = [known.get(normalise_column(name), name) for name in header]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"{first}: the column {twice[0]!r} is there twice")
-    for location, cells in rows:
-        yield location, dict(zip(names, cells, strict=True))
-
-
-def normalise_column(name: str) -> str:
-    """Return a column's name without the differences that do not matter: capitals, blanks and
-    hyphens.
-    """
-    return re.sub(r"[\s_-]+", "_", name.strip().lower())
-
-
-def has_content(value: Any) -> bool:
-    """Return whether something stands in a cell."""
-    if isinstance(value, str):
-        return bool(value.strip())
-    return value is not None and value == value and value not in ([], {})
+        yield f"{path}, line {number}", dict(zip(names, cells, strict=True))
 
 
 def split_tabs(text: str, columns: int = 0) -> list[str]:
@@ -166,57 +123,30 @@ def split_tabs(text: str, columns: int = 0) -> list[str]:
     A text may begin with a quotation mark of its own: then it doesn't end with one, or has single
     marks inside. A tab between two marks separates cells if only so the line has `columns`.
     """
-    plain = text.split("\t")
+    cells = text.split("\t")
     if '"' not in text:
-        return plain
-    cells = [match[0] for match in _CELL.finditer(text)]
-    if len(cells) != columns == len(plain):
-        cells = plain
-    return [_unquote(cell) for cell in cells]
+        return cells
+    if len(cells) != columns:
+        cells = [match[0] for match in _CELL.finditer(text)]
+    quoted = [_QUOTED_CELL.fullmatch(cell) for cell in cells]
+    return [
+        match[1].replace('""', '"') if match else cell
+        for cell, match in zip(cells, quoted, strict=True)
+    ]
 
 
-def _unquote(cell: str) -> str:
-    match = _QUOTED_CELL.fullmatch(cell)
-    return match[1].replace('""', '"') if match else cell
-
-
-def _split_tabs(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of each row; a quoted cell may go on in lines that are no
-    rows by themselves.
-    """
-    held = list[str]()  # a line, and those that may continue its last cell
-    is_open = False
-    first = 0
-    for number, line in read_lines(path, whole=True):
-        text = line.rstrip("\r\n")
-        columns = columns or len(text.rstrip("\t").split("\t"))
-        is_row = text.count("\t") + 1 == columns
-        if not is_open or is_row or len(held) == _MOST_LINES:
-            yield from _split_held(held, first, columns)
-            held = []
-            first = number
-            is_open = False
-        held.append(text)
-        is_open ^= text.count('"') % 2 == 1
-    yield from _split_held(held, first, columns)
-
-
-def _split_held(lines: Sequence[str], first: int, columns: int) -> Iterator[tuple[int, list[str]]]:
-    together = split_tabs("\n".join(lines), columns)
-    is_one = len(lines) > 1 and lines[-1].endswith('"') and len(together) == columns
-    if is_one and not together[-1].startswith('"'):
-        yield first, together
-        return
-    for number, text in enumerate(lines, start=first):
-        if text.strip():
-            yield number, split_tabs(text, columns)
+def _split_tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
+    columns = 0
+    for number, text in read_lines(path):
+        cells = split_tabs(text, columns)
+        columns = columns or len(cells)
+        yield number, cells
 
 
 def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
-    rows = csv.reader(
-        (line for _, line in read_lines(path, whole=True)), delimiter=separator, strict=True
-    )
+    lines = (line for _, line in read_lines(path, whole=True))
+    rows = csv.reader(lines, delimiter=separator, strict=True)
     try:
         yield from ((rows.line_num, row) for row in rows if any(map(str.strip, row)))
     except csv.Error as error:
@@ -225,37 +155,17 @@ def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]
         ) from None
 
 
-def read_objects(path: Path, *required: str, remedy: str = "") -> Rows:
-    """Yield (place, object) of each line; every field in `required` is there and is a string.
-
-    `remedy` ends the message for a line that is no object.
-    """
+def read_objects(path: Path, *required: str) -> Rows:
+    """Yield (place, object) of each line; every field in `required` is there and is a string."""
     for number, text in read_lines(path):
         location = f"{path}, line {number}"
-        if not isinstance(row := _parse(text, location, remedy), dict):
-            raise DataError(f"{location}: not a JSON object{remedy}")
+        row = _parse(text, location, "; write one object a line")
+        if not isinstance(row, dict):
+            raise DataError(f"{location}: not a JSON object; write one object a line")
         for name in required:
             if not isinstance(row.get(name), str):
                 raise DataError(f"{location}: field {name!r} is missing or not a string")
         yield location, row
-
-
-def read_records(path: Path) -> Rows:
-    """Yield (place, object) of each JSON object of a file: one a line, or in one array."""
-    first = next(read_lines(path), (0, "{"))[1]
-    if first.lstrip().startswith("{"):
-        yield from read_objects(path, remedy=ONE_A_LINE)
-        return
-    if path.stat().st_size > LARGEST_JSON:
-        raise DataError(f"{path} is too large for one JSON array{ONE_A_LINE}")
-    entries = read_json(path)
-    for position, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
-        location = f"{path}, entry {position}"
-        if not isinstance(entry, dict):
-            raise DataError(
-                f"{location}: {abbreviate(entry)} where a JSON object is expected{ONE_A_LINE}"
-            )
-        yield location, entry
 
 
 def read_json(path: Path) -> Any:
@@ -268,15 +178,12 @@ def _parse(text: str, location: str, remedy: str = "") -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise DataError(
-            f"{location}: not whole JSON ({line}column {error.colno}: {error.msg}){remedy}"
-        ) from None
+        problem = f"not whole JSON ({line}column {error.colno}: {error.msg}){remedy}"
     except DataError as error:
-        raise DataError(f"{location}: {error}") from None
+        problem = str(error)
     except (RecursionError, ValueError):
-        raise DataError(
-            f"{location}: the JSON is nested too deeply, or has too long a number"
-        ) from None
+        problem = "the JSON is nested too deeply, or has too long a number"
+    raise DataError(f"{location}: {problem}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -290,19 +197,8 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Rows:
-    """Yield (place, row) of each row of the files, in order; of Parquet, read only `columns`,
-    if given.
-    """
-    for path in paths:
-        yield from (
-            _read_parquet(path, columns) if find_ending(path) == PARQUET else read_records(path)
-        )
-
-
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Rows:
-    if not check_data(path).startswith(b"PAR1") and is_packed(path):
-        raise DataError(f"{path} is packed; unpack it (Parquet is packed in itself)")
+    check_data(path)
     import pyarrow.parquet  # here, because most data is JSON Lines
 
     number = 0
@@ -317,10 +213,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Rows:
                     number += 1
                     yield f"{path}, row {number}", row
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        reason = "".join(
-            character if character.isprintable() else "?"
-            for character in str(error).partition("\n")[0]
-        )
+        reason = ascii(str(error).partition("\n")[0])
         raise DataError(
             f"{path} cannot be read as Parquet after row {number} ({reason:.200}); fetch it again"
         ) from None
@@ -338,43 +231,39 @@ def pick_column(location: str, row: JsonObject, *names: str) -> Any:
     raise DataError(f"{location}: none of the columns {', '.join(names)}; it has {available:.300}")
 
 
+def normalise_column(name: str) -> str:
+    """Return a column's name without the differences that do not matter: capitals, blanks and
+    hyphens.
+    """
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
+
+
+def has_content(value: Any) -> bool:
+    """Return whether something stands in a cell."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    return value is not None and value == value and value not in ([], {})
+
+
 def abbreviate(value: Any) -> str:
     """Describe any `value` for a message, briefly and on a line."""
     if isinstance(value, str):
         return f"{value[:60]!r:.60}"
-    if isinstance(value, int) and abs(value) > 10**20:  # Python refuses to write out the longest
-        return "a huge number"
-    # A container can be nested without end, or hold itself.
-    return (
-        repr(value)
-        if value is None or isinstance(value, (int, float))
-        else f"a {type(value).__name__}"
-    )
+    # Python refuses to write out the longest numbers; a container can be nested without end.
+    is_short = value is None or (isinstance(value, (int, float)) and abs(value) < EXACT)
+    return repr(value) if is_short else f"a {type(value).__name__}"
 
 
 def read_id(value: Any, location: str) -> str:
-    """Return an id as a text: JSON and frames also have whole numbers, frames with gaps as
-    floats.
+    """Return an id as a text; blanks and slashes are allowed in it. JSON and frames also have whole
+    numbers, frames with gaps as floats.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise DataError(f"{location}: the id is missing")
-    number = (
-        int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT
-        else value
-    )
     if not isinstance(value, str | bool | bytes):
+        is_whole = isinstance(value, float) and value.is_integer() and abs(value) < EXACT
         with suppress(TypeError):  # numpy's integers are none of Python's
-            value = str(operator.index(number))
+            value = str(operator.index(int(value) if is_whole else value))
     if not isinstance(value, str):
         raise DataError(f"{location}: the id {abbreviate(value)} is not a string or a whole number")
-    return check_id(value, location)
-
-
-def check_id(value: Any, location: str) -> str:
-    """Return `value` if it is an id; blanks and slashes are allowed in it."""
-    if not isinstance(value, str):
-        raise DataError(f"{location}: the id {abbreviate(value)} is not a string")
     if not value.strip() or _UNFIT.search(value):
         raise DataError(
             f"{location}: the id {abbreviate(value)} is empty or has a character that no id may have"
@@ -398,39 +287,23 @@ def check_text(
 
     NaN stands for None, as frames write it.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        if optional:
-            return ""
-        raise DataError(f"{location}: field {name!r} is missing or not a string")
-    if not isinstance(value, str):
-        raise DataError(
-            f"{location}: field {name!r} is missing or not a string: it is {_describe_type(value)}"
-        )
-    return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
-
-
-def _describe_type(value: Any) -> str:
-    if isinstance(value, int | float):
-        return "a number"
-    return {"dict": "an object", "list": "a list"}.get(
-        type(value).__name__, f"of type {type(value).__name__}"
-    )
+    if isinstance(value, str):
+        return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
+    if optional and (value is None or value != value):
+        return ""
+    raise DataError(f"{location}: field {name!r} is missing or not a string: {abbreviate(value)}")
 
 
 def check_grade(value: Any, location: str) -> float:
     """Return `value`, a number or one in a cell of a table, as a grade."""
-    if isinstance(value, str) and value in _USUAL_GRADES:
-        return _USUAL_GRADES[value]
-    number = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
-    is_number = isinstance(number, float) or (
-        isinstance(number, Real) and not isinstance(number, bool)  # numpy's numbers as well
+    number = value
+    if isinstance(value, str):
+        if value in _USUAL_GRADES:
+            return _USUAL_GRADES[value]
+        number = float(value) if _NUMBER.fullmatch(value) else None
+    is_number = isinstance(number, Real) and not isinstance(number, bool)  # numpy's as well
+    if is_number and abs(number) <= LARGEST_GRADE:
+        return float(number)
+    raise DataError(
+        f"{location}: the score {abbreviate(value)} is not a number up to {LARGEST_GRADE}"
     )
-    if is_number:
-        try:
-            grade = float(number)
-        except OverflowError:  # of a whole number that no float can hold
-            grade = math.inf
-        if abs(grade) <= LARGEST_GRADE:
-            return grade
-    shown = repr(value[:20]) if isinstance(value, str) else abbreviate(value)
-    raise DataError(f"{location}: the score {shown} is not a number up to {LARGEST_GRADE}")

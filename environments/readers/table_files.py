@@ -8,8 +8,7 @@ The files of a table are those whose names begin with one of its words (`corpus.
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,17 +29,17 @@ _ENDINGS = (
     *(".txt", ".xml", ".trec", ".sgml", ".qrels"),
 )
 # Files of other endings, or none, are read if they begin so.
-_TREC = re.compile(r"\s*<(doc|top|topics?)>", re.I)
-_TREC_QRELS = re.compile(r"\S+\s+\S+\s+\S+\s+-?\d+\s*")
+_TREC = re.compile(r"\s*<(doc|top|topics?)>|\S+\s+\S+\s+\S+\s+-?\d+\s*$", re.I)
 # Parts in the folder data/ are the default subset of a data set, as the hub's push_to_hub writes
 # them; MTEB's are its judgements.
-_DEFAULT_SUBSET = re.compile(r"-\d{5}-of-\d{5}\.")
+_DEFAULT_SUBSET = re.compile(r"data/[^/]*-\d{5}-of-\d{5}\.[^/]*")
 # Nobody takes these for data, so they are not counted.
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|citation|changelog)\b", re.I)
-_SPLITS = {
-    "test": {"test"},
-    "dev": {"dev", "development", "validation", "valid", "val"},
-    "train": {"train", "training"},
+# A word in a file's path -> its split; the first of them that it has counts.
+SPLITS = {
+    "test": "test",
+    **dict.fromkeys(("dev", "development", "validation", "valid", "val"), "dev"),
+    **dict.fromkeys(("train", "training"), "train"),
 }
 
 
@@ -57,48 +56,34 @@ def find_tables(folder: Path) -> TableFiles:
     of_table = dict[str, list[Path]]()
     others = [f"{file.name}, of the {file.reason}" for file in listing.left_out]
     for path in listing.files:
-        inside = path.relative_to(folder)
-        name = _find_table(inside.parts)
-        if name and _can_be_read(path, name):
+        inside = path.relative_to(folder).as_posix()
+        name = _find_table(inside)
+        if name and _can_be_read(path):
             of_table.setdefault(name, []).append(path)
-        elif str(inside) != SETTINGS and not _ABOUT.match(path.name):
-            others.append(inside.as_posix())
+        elif inside != SETTINGS and not _ABOUT.match(path.name):
+            others.append(inside)
     for paths in of_table.values():
         tables.check_parts(paths)
     return TableFiles(of_table, others)
 
 
-def _find_table(parts: Sequence[str]) -> str:
-    """Return the table of a file by the parts of its path; "" for none."""
-    if parts[0] == "data" and len(parts) > 1:  # where the hub has them
-        if table := _find_table(parts[1:]):
-            return table
-        is_judged = len(parts) == 2 and _DEFAULT_SUBSET.search(parts[1])
-        return "judgements" if is_judged else ""
-    name = parts[0].lower()
-    behind_a_point = ""
-    for table, words in WORDS.items():
-        if len(parts) > 1:
-            if name in words:
+def _find_table(inside: str) -> str:
+    """Return the table of a file by its path in the folder; "" for none."""
+    name = inside.removeprefix("data/").lower()  # where the hub has them
+    for form in ("({})[^/]*", "({})/.*", r"[^/]*\.({})[^/]*"):
+        for table, words in WORDS.items():
+            if re.fullmatch(form.format("|".join(words)), name):
                 return table
-            continue
-        if name.startswith(words):
-            return table
-        for word in words:
-            if f".{word}" in name:
-                behind_a_point = behind_a_point or table
-    return behind_a_point
+    return "judgements" if _DEFAULT_SUBSET.fullmatch(inside) else ""
 
 
-def _can_be_read(path: Path, name: str) -> bool:
+def _can_be_read(path: Path) -> bool:
     if raw_files.find_ending(path) in _ENDINGS:
         return True
-    start = _TREC_QRELS if name == "judgements" else _TREC
     try:
-        _, first = next(raw_files.read_lines(path), (0, ""))
+        return bool(_TREC.match(next(raw_files.read_lines(path), (0, ""))[1]))
     except DataError:
         return False
-    return bool(start.match(first))
 
 
 def list_inside(path: Path) -> list[Path]:
@@ -109,108 +94,73 @@ def list_inside(path: Path) -> list[Path]:
     return [inside for inside in listed if not _ABOUT.match(inside.name)]
 
 
-@cache
 def find_split(path: Path, folder: Path) -> str:
     """Return "test", "dev", "train" or "", by the path of a file in the folder."""
-    words = _split_words(path, folder)
-    for split, names in _SPLITS.items():
-        if words & names:
-            return split
-    return ""
+    return SPLITS.get(_find_split_word(path, folder), "")
 
 
-def _split_words(path: Path, folder: Path) -> set[str]:
-    inside = os.path.relpath(path, folder)
-    return {*re.split(r"[^a-z]+", inside.lower())}
+def _find_split_word(path: Path, folder: Path) -> str:
+    words = re.split(r"[^a-z]+", os.path.relpath(path, folder).lower())
+    return next((word for word in SPLITS if word in words), "")
 
 
-def _list_splits(paths: Iterable[Path], folder: Path) -> list[str]:
-    """Return the splits that files are of, each once."""
-    return sorted({find_split(path, folder) for path in paths})
+class ChosenFiles(NamedTuple):
+    """The files of each table that are read."""
+
+    of_table: Mapping[str, Sequence[Path]]
+    is_apart: bool  # documents are kept apart by split
 
 
-def choose_split(
-    of_table: Mapping[str, Sequence[Path]], folder: Path, split: str
-) -> tuple[dict[str, list[Path]], bool]:
-    """Return the files of each table, of dev without those of train, and whether documents are
-    kept apart by split, when only those of `split` are returned.
+def choose_files(of_table: Mapping[str, Sequence[Path]], folder: Path, split: str) -> ChosenFiles:
+    """Return the files of each table, of dev without those of train; if documents are kept apart
+    by split, only the files of `split`.
 
     DataError for splits that could be meant both.
     """
     chosen = {}
+    words_of = {}
     for name, paths in of_table.items():
-        splits = _list_splits(paths, folder)
-        _check_splits(name, splits, paths, folder)
-        chosen[name] = [*paths]
-        if "dev" in splits:
-            chosen[name] = [path for path in paths if find_split(path, folder) != "train"]
-    of_documents = _list_splits(chosen["documents"], folder)
-    of_documents = [*filter(None, of_documents)]
+        words = words_of[name] = {_find_split_word(path, folder) for path in paths}
+        dev = [word for word in words if SPLITS.get(word) == "dev"]
+        if len(dev) > 1 or (name == "judgements" and "" in words and len(words) > 1):
+            raise _refuse(name, paths, folder)
+        chosen[name] = [path for path in paths if not dev or find_split(path, folder) != "train"]
+    of_documents = {find_split(path, folder) for path in chosen["documents"]} - {""}
     if len(of_documents) < 2:
-        return chosen, False
-    asked = _list_splits([*chosen["queries"], *chosen["judgements"]], folder)
-    if not any(asked):
-        raise _refuse("documents", of_documents, chosen["documents"], folder)
-    if split == "all":
-        return chosen, True
-    # Where no query is of the split, those of test are returned, which are then none of it.
-    kept = split if split in asked else "test"
-    for name, paths in chosen.items():
-        chosen[name] = [path for path in paths if find_split(path, folder) in ("", kept)]
-    return chosen, True
+        return ChosenFiles(chosen, False)
+    asked = {SPLITS.get(word, "") for name in ("queries", "judgements") for word in words_of[name]}
+    if asked <= {""}:
+        raise _refuse("documents", chosen["documents"], folder)
+    if split != "all":
+        # Where no query is of the split, those of test are returned, which are then none of it.
+        kept = ("", split if split in asked else "test")
+        for name, paths in chosen.items():
+            chosen[name] = [path for path in paths if find_split(path, folder) in kept]
+    return ChosenFiles(chosen, True)
 
 
-def _check_splits(
-    name: str,
-    splits: Sequence[str],
-    paths: Sequence[Path],
-    folder: Path,
-) -> None:
-    """Raise DataError for two splits of a table that could be meant both."""
-    dev = set[str]()
-    for path in paths:
-        dev |= _split_words(path, folder) & _SPLITS["dev"]
-    if len(dev) > 1:
-        raise _refuse(name, sorted(dev), paths, folder)
-    if name == "judgements" and "" in splits and len(splits) > 1:
-        raise _refuse(name, ["no split", *splits[1:]], paths, folder)
-
-
-def _refuse(
-    name: str,
-    splits: Iterable[str],
-    paths: Sequence[Path],
-    folder: Path,
-) -> DataError:
-    files = ", ".join(os.path.relpath(path, folder) for path in paths)
-    several = f"{' and '.join(splits)}: {files:.300}"
+def _refuse(name: str, paths: Sequence[Path], folder: Path) -> DataError:
+    files = [os.path.relpath(path, folder) for path in paths]
     return DataError(
-        f"{folder} has {name} of several splits ({several}), and it is not known which is meant; "
-        f"{describe_choice(name, os.path.relpath(paths[0], folder))}"
+        f"{folder} has {name} of several splits, and it is not known which is meant "
+        f"({', '.join(files):.300}); {describe_choice(name, files[0])}"
     )
 
 
 def describe_choice(name: str, file: str) -> str:
     """Return how to say which file is meant for a table."""
     key = "judgements = { gold" if name == "judgements" else f"files = {{ {name}"
-    line = f'{key} = "{file}" }}'
-    return f"a line `{line}` in its benchmark.toml says which"
+    return f'a line `{key} = "{file}" }}` in its benchmark.toml says which'
 
 
 def explain_absence(folder: Path, name: str, files: TableFiles) -> str:
     """Return the message that a folder has no file of a table."""
-    for other in files.others:
-        path = folder / other
-        if path.is_file() and _find_table(Path(other).parts) == name:
-            raw_files.check_data(path)  # which says what it is, of some
     present = [*files.others]
     for paths in files.of_table.values():
         present += [path.name for path in paths]
     has = ", ".join(map(tables.abbreviate, sorted(present))) or "no file"
-    words = " or ".join(WORDS[name])
-    forms = ".jsonl, .csv, .tsv, .parquet or in TREC's form"
-    choice = describe_choice(name, "NAME")
     return (
-        f"{folder} has no {name}: no file that can be read is called {words} ({forms}); {choice}: "
-        f"it has {has:.300}"
+        f"{folder} has no {name}: no file that can be read is called {' or '.join(WORDS[name])} "
+        f"(.jsonl, .csv, .tsv, .parquet or in TREC's form); {describe_choice(name, 'NAME')}: it "
+        f"has {has:.300}"
     )

@@ -1,13 +1,13 @@
-"""TREC's tags: documents as <DOC><DOCNO>...<TEXT>...</DOC>, and topics as <top><num>...<title>...,
-closed or not, or as XML: <topic number="1">...</topic>.
+"""TREC's forms: documents as <DOC><DOCNO>...<TEXT>...</DOC>, topics as <top><num>...<title>...,
+closed or not, or as XML: <topic number="1">...</topic>, and judgements in four columns.
 
 A row has the text of each tag under the tag's name, in small letters, so that what is not used can
-be counted. Which tags make a text is in collections.py.
+be counted. COLUMNS has the tags that make a column of ours.
 """
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,17 +21,12 @@ from sextant.tools.errors import DataError
 TITLES = ("title", "headline", "head", "hl", "ttl", "h3", "ti")
 TEXTS = ("lp", "leadpara", "summary", "text")
 # The query is made of these, in this order; "text" is what stands in no tag.
-QUERIES = (
-    "title",
-    "query",
-    "text",
-    "question",
-    "desc",
-    "description",
-    "narr",
-    "narrative",
-)
-NUMBERS = ("number", "num", "id", "qid", "topic_id", "query_id")
+QUERIES = ("title", "query", "text", "question", "desc", "description", "narr", "narrative")
+# The tags of a column of ours, which are joined.
+COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
+    "documents": {"title": TITLES, "text": TEXTS},
+    "queries": {"query": QUERIES},
+}
 OUTSIDE = "text outside of tags"
 
 _DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
@@ -42,6 +37,33 @@ _TOP = re.compile(r"<top>", re.I)
 _TOP_END = re.compile(r"</top\s*>", re.I)
 _XML_TOPIC = re.compile(r"<(?:[\w.-]+:)?topic[\s>]", re.I)
 _LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
+# Nobody reads the second column, the iteration.
+_QREL = re.compile(r"\s*(\S+)\s+\S+\s+(\S+)\s+(-?[\d.]+)\s*")
+
+
+def find_reader(path: Path, table: str) -> Callable[[Path], tables.Rows] | None:
+    """Return the reader of a file that begins as TREC's `table` does; None if it does not."""
+    if raw_files.find_ending(path) == tables.PARQUET:
+        return None
+    first = next(raw_files.read_lines(path), (0, ""))[1]
+    if table == "judgements":
+        return read_qrels if _QREL.fullmatch(first) else None
+    readers = {"documents": read_documents, "queries": read_topics}
+    return readers.get(table) if first.lstrip().startswith("<") else None
+
+
+def read_qrels(path: Path) -> tables.Rows:
+    """Yield (place, judgement) of each line of four columns."""
+    for number, text in raw_files.read_lines(path):
+        match = _QREL.fullmatch(text)
+        if not match:
+            raise DataError(
+                f"{path}, line {number}: not four columns (query, iteration, document, grade)"
+            )
+        yield (
+            f"{path}, line {number}",
+            dict(zip(("query_id", "doc_id", "grade"), match.groups(), strict=True)),
+        )
 
 
 def read_documents(path: Path) -> tables.Rows:
@@ -57,7 +79,7 @@ def read_documents(path: Path) -> tables.Rows:
             held.clear()
         if held or remainder.strip():
             held.append(remainder)
-    if "".join(held).strip():
+    if held:
         raise DataError(f"{path}: its last document has no </DOC>; was the file broken off?")
 
 
@@ -68,17 +90,13 @@ def _parse_document(text: str, location: str) -> dict[str, str]:
         if words := html.unescape(_TAG.sub(" ", value)).strip():
             row.setdefault(name, []).append(words)
     if len(row.get("docno", ())) != 1:
-        form = "<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
         raise DataError(
             f"{location}: it is not one <DOC> with one <DOCNO>, or something stands before it; write "
-            f"{form}"
+            f"<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
         )
     if not row.keys() & TEXTS:
-        whole = list[str]()
-        for name in [*row]:
-            if name not in ("docno", *TITLES):
-                whole += row.pop(name)
-        row["text"] = whole
+        others = [name for name in row if name not in ("docno", *TITLES)]
+        row["text"] = [words for name in others for words in row.pop(name)]
     return {name: "\n".join(texts) for name, texts in row.items()}
 
 
@@ -90,16 +108,15 @@ def _split_fields(text: str) -> Iterator[tuple[str, str]]:
     start = 0
     for tag in tags:
         name = tag[2].lower()
-        if field:
-            if not tag[1] or name != field:
-                continue
+        is_end = bool(tag[1])
+        if field == name and is_end:
             yield field, text[start : tag.start()]
             field = ""
-        elif tag[1] or last_end.get(name, 0) < tag.start():
-            continue
-        else:
+        elif not field and not is_end and last_end.get(name, 0) > tag.start():
             yield OUTSIDE, text[start : tag.start()]
             field = name
+        else:
+            continue
         start = tag.end()
     yield OUTSIDE, text[start:]
 
@@ -110,12 +127,10 @@ def read_topics(path: Path) -> tables.Rows:
     rows = _parse_xml(text, path) if _XML_TOPIC.search(text) else _parse_topics(text, path)
     count = 0
     for count, row in enumerate(rows, start=1):
-        location = f"{path}, topic {count}"
-        joined = {name: " ".join(words) for name, words in row.items() if words}
-        for name in NUMBERS:
-            if len(row.get(name, ())) > 1:
-                raise DataError(f"{location}: <{name}> has several words: {joined[name]!r:.80}")
-        yield location, joined
+        yield (
+            f"{path}, topic {count}",
+            {name: " ".join(words) for name, words in row.items() if words},
+        )
     if not count:
         raise DataError(
             f"{path} has no <top> or <topic> in it; write each query as <topic "
@@ -133,13 +148,11 @@ def _parse_xml(text: str, path: Path) -> Iterator[dict[str, list[str]]]:
     for element in root.iter():
         if _local_name(element) == "topic":
             row = {name.lower(): [value] for name, value in element.attrib.items()}
-            own_text = element.text or ""
-            for child in element:
-                own_text += f" {child.tail or ''}"
-            row["text"] = own_text.split()
+            row["text"] = (element.text or "").split()
             for child in element:
                 words = " ".join(child.itertext()).split()
                 row.setdefault(_local_name(child), []).extend(words)
+                row["text"] += (child.tail or "").split()
             tail = element.tail
             element.clear()
             element.tail = tail
@@ -159,23 +172,26 @@ def _local_name(element: ElementTree.Element) -> str:
 def _parse_topics(text: str, path: Path) -> Iterator[dict[str, list[str]]]:
     starts = [start.start() for start in _TOP.finditer(text)]
     is_closed = _TOP_END.search(text)  # else a topic ends where the next begins
-    stray = text[: starts[0]] if starts else text
+    stray = text[: starts[0]] if starts else ""
     for start, end in pairwise([*starts, len(text)]):
         inside, *behind = _TOP_END.split(text[start:end])
         if is_closed and not behind:
             raise DataError(f"{path}: a <top> has no end; was the file broken off?")
         stray += "".join(behind)
-        row: dict[str, list[str]] = {}
-        field = "text"
-        at = 0
-        for tag in [*_TAG.finditer(inside), None]:
-            end_of_field = tag.start() if tag else None
-            words = html.unescape(inside[at:end_of_field])
-            words = _LABEL.sub("", words)
-            row.setdefault(field, []).extend(words.split())
-            if tag:
-                at = tag.end()
-                name = tag[2].lower()
-                field = "text" if tag[1] or name == "top" else name
-        yield row
-    _check_stray(stray if starts else "", path)
+        yield _parse_topic(inside)
+    _check_stray(stray, path)
+
+
+def _parse_topic(text: str) -> dict[str, list[str]]:
+    """Return the words of each tag, which ends where the next one begins."""
+    row: dict[str, list[str]] = {}
+    field = "text"
+    at = 0
+    for tag in [*_TAG.finditer(text), None]:
+        words = _LABEL.sub("", html.unescape(text[at : tag.start() if tag else None]))
+        row.setdefault(field, []).extend(words.split())
+        if tag:
+            at = tag.end()
+            name = tag[2].lower()
+            field = "text" if tag[1] or name == "top" else name
+    return row

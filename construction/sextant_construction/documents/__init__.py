@@ -6,9 +6,8 @@ the file has; a row of any other file has "id" (its path in the folder), "title"
 one, and "text". Nothing is fetched.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sextant.environments.folders import OUTSIDE, LeftOut, Listing, list_folder
 from sextant.environments.readers import files as tables
@@ -113,7 +112,7 @@ def read(
         for path, name in zip(files, forms, strict=True):
             doc_id = path.relative_to(root).as_posix() if path != root else path.name
             if name == "table":
-                yield from _read_table(path)
+                yield from tables.read_table(path)
                 continue
             try:
                 tables.read_id(doc_id, str(path))
@@ -141,9 +140,3 @@ def _find_form(path: Path, form: str) -> str:
 
 def _refuse(name: str, reason: str, evidence: str) -> None:
     raise DataError(f"{name} is one of {reason}{evidence and f' ({evidence})'}")
-
-
-def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    if (ending := find_ending(path)) not in (".csv", ".tsv"):
-        return tables.read_rows([path])
-    return tables.read_headed(path, (), "\t" if ending == ".tsv" else tables.find_separator(path))

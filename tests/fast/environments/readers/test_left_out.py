@@ -54,26 +54,26 @@ LEFT_OUT = {  # what is in the folder, and the line
     "": ({"README.md": "x", ".hidden": "x", "LICENSE": "x"}, ""),
     "headings in 3 documents": (
         {"corpus.jsonl": lines(LATE)},
-        "1 column (headings in 3 documents).",
+        "1 column (headings in 3 of the documents).",
     ),
-    "a nested key": (
+    "an object": (
         {"corpus.jsonl": lines(documents(metadata={"url": "u", "empty": ""}))},
-        "1 column (metadata.url in 3 documents).",
+        "1 column (metadata in 3 of the documents).",
     ),
     "a key of the last query": (
         {"queries.jsonl": queries(candidates=["101"], gold_ids=["101"])},
-        "2 columns (candidates in 1 query, gold_ids in 1 query).",
+        "2 columns (candidates in 1 of the queries, gold_ids in 1 of the queries).",
     ),
     "a column of judgements": (
         {"qrels.tsv": "query-id\tcorpus-id\tscore\trank\n1\t101\t1\t\n2\t103\t1\t4\n"},
-        "1 column (rank in 1 judgement).",
+        "1 column (rank in 1 of the judgements).",
     ),
     "tags": (
         {
             "docs.trec": "".join(TREC.format(name, TEXTS[name]) for name in TEXTS),
             "corpus.jsonl": "",
         },
-        "1 column (byline in 3 documents).",
+        "1 column (byline in 3 of the documents).",
     ),
     "files": (
         {"notes.csv": "a", "corpus.pdf": "%PDF", "old/corpus.jsonl": "{}", "corpus.md": "x"},
@@ -123,12 +123,12 @@ TWICE = {  # what is in the folder, what is refused, and the line of benchmark.t
     "dev and validation": (
         {f"qrels.{split}.tsv": FOLDER["qrels.tsv"] for split in ("dev", "validation")}
         | {"qrels.tsv": ""},
-        "judgements of several splits .dev and validation: ",
+        "judgements of several splits, ",
         'judgements = { gold = "qrels.dev.tsv" }',
     ),
     "documents of splits and judgements of none": (
         {"corpus.dev.jsonl": lines(documents()), "corpus.test.jsonl": lines(documents())},
-        "documents of several splits .dev and test: ",
+        "documents of several splits, ",
         'files = { documents = ["corpus.jsonl", "corpus.test.jsonl"] }',
     ),
 }
