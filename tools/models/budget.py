@@ -36,6 +36,11 @@ def unknown_price(name: str) -> UnknownPrice:
     return UnknownPrice(f"{problem}; use --budget-calls, or write it into a file for --prices")
 
 
+def _unknown_use(what: str) -> BudgetReached:
+    reason = f"{what} is not known, for it had no usage reported, or no price"
+    return BudgetReached(f"{reason}; use --budget-calls", larger=False)
+
+
 class Budget:
     """Limits on requests, tokens, dollars and time, checked before each request is sent. Threads share it.
 
@@ -163,26 +168,21 @@ class Budget:
             raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
         if self._calls is not None and self.calls >= self._calls:
             raise BudgetReached(f"the budget of {plural(self._calls, 'model call')} is used up")
-        if self._tokens is not None and self._spent_tokens >= self._tokens:
-            raise BudgetReached(
-                f"the budget of {plural(self._tokens, 'token')} is used up ({self._spent_tokens} spent)"
-            )
-        if self._tokens is not None and self._unmetered:
-            unknown = (
-                "a call had no usage reported, so how many tokens it took is not known; use "
-                "--budget-calls"
-            )
-            raise BudgetReached(unknown, larger=False)
-        if self._usd is not None and self._spent_usd >= self._usd:
-            raise BudgetReached(
-                f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)"
-            )
-        if self._usd is not None and self._unpriced:
-            unknown = (
-                "what a call cost is not known, for it had no usage reported, or no price; use "
-                "--budget-calls"
-            )
-            raise BudgetReached(unknown, larger=False)
+        if self._tokens is not None:
+            if self._spent_tokens >= self._tokens:
+                budget = plural(self._tokens, "token")
+                raise BudgetReached(
+                    f"the budget of {budget} is used up ({self._spent_tokens} spent)"
+                )
+            if self._unmetered:
+                raise _unknown_use("how many tokens a call took")
+        if self._usd is not None:
+            if self._spent_usd >= self._usd:
+                raise BudgetReached(
+                    f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)"
+                )
+            if self._unpriced:
+                raise _unknown_use("what a call cost")
 
     def describe_end(self, problem: BudgetReached) -> BudgetReached:
         """Return why the budget ended a run, with the amount spent now that no call is in flight."""

@@ -173,18 +173,15 @@ class Embeddings:
 
     def _reason(self, error: dspy.LMError) -> Exception:
         words = redact(str(error).strip().partition("\n")[0])[:300]
-        if isinstance(error, dspy.LMNotConfiguredError):
-            needs = (
-                f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env"
-            )
-            return ProviderRefused(needs, source=self.name)
         if isinstance(error, _InvalidVectors):
             return DataError(
                 f"{self.name} {error.what}; nothing of it is used, and what was embedded is kept"
             )
+        refusal = f"refuses: {words}; check the key, the quota and the name"
+        if isinstance(error, dspy.LMNotConfiguredError):
+            refusal = f"needs a key; put it in ${self._wire.variable}, or into the file .env"
         if provider_errors.responsible_party(error) == "refused":
-            refuses = f"{self.name} refuses: {words}; check the key, the quota and the name"
-            return ProviderRefused(refuses, source=self.name)
+            return ProviderRefused(f"{self.name} {refusal}", source=self.name)
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
             return RunIncomplete(f"{self.name} does not answer: {words}")
         return EmbeddingRefused(words, provider_errors.error_topic(error))

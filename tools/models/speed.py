@@ -13,8 +13,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from sextant.tools import schemas
 from sextant.tools.platform import files
 from sextant.tools.records import Usage
 
@@ -108,14 +112,22 @@ class SpeedMeter:
         speed = self.speed
         if not self._spec or speed == UNKNOWN:
             return
-        speeds = read_speeds()
-        speeds[self._spec] = speed
+        speeds = read_speeds() | {self._spec: speed}
         rows = {spec: kept._asdict() for spec, kept in speeds.items()}
-        text = json.dumps(rows, indent=2) + "\n"
         path = _path()
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.replace(path, text)
+            files.replace(path, json.dumps(rows, indent=2) + "\n")
+
+
+_Rate = Annotated[float, Field(gt=0, lt=_FASTEST)]
+
+
+class _Row(TypedDict):
+    """A measure in the file."""
+
+    read: _Rate | None
+    write: _Rate | None
 
 
 def _write_figure(speed: float | None) -> str:
@@ -128,17 +140,10 @@ def _write_figure(speed: float | None) -> str:
 
 def read_speeds() -> dict[str, Speed]:
     """Return the kept measures by model; none if the file is missing or damaged."""
-    with suppress(OSError, ValueError, TypeError):
-        text = _path().read_text(encoding="utf-8")
-        rows = dict(json.loads(text))
-        return {spec: _read_row(row) for spec, row in rows.items()}
+    with suppress(OSError, ValueError):
+        rows = schemas.parse_json(dict[str, _Row], _path().read_text(encoding="utf-8"))
+        return {spec: Speed(**row) for spec, row in rows.items()}
     return {}
-
-
-def _read_row(row: Any) -> Speed:
-    read = _rate(row, "read")
-    written = _rate(row, "write")
-    return Speed(read, written)
 
 
 def _path() -> Path:
@@ -158,9 +163,7 @@ def _own_speeds(timings: Any) -> tuple[float | None, float | None]:
     return read, written
 
 
-def _rate(row: Any, name: str) -> float | None:
-    if not isinstance(row, Mapping):
-        return None
+def _rate(row: Mapping[str, Any], name: str) -> float | None:
     value: Any = row.get(name)
     if type(value) not in (int, float):  # isinstance would let True through
         return None
