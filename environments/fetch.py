@@ -37,6 +37,7 @@ from sextant.tools.errors import DataError, RunConflict, UsageError
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.cli import Progress
 from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.temporary_changes import changed_environment
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
 WORTH = 1_000_000  # new bytes that a try must bring for the count of tries to begin again
@@ -264,8 +265,8 @@ def _connect(release: Release) -> httpx.Client:
     # A compressed answer could not be resumed: its ranges count compressed bytes.
     headers = {"accept-encoding": "identity", "user-agent": "sextant"}
     if release.kind == "hub":
-        os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-        import huggingface_hub.utils  # here, because it reads the line above when it is imported
+        with changed_environment({"HF_HUB_DISABLE_TELEMETRY": "1"}):
+            import huggingface_hub.utils  # here, because it reads the variable as it is imported
 
         if huggingface_hub.is_offline_mode():
             name = "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"

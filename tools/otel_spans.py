@@ -9,7 +9,6 @@ model calls, whose spans autolog makes, or OpenInference's DSPyInstrumentor.
 
 import inspect
 import json
-import os
 import sys
 from collections.abc import Sequence
 from functools import cache, partial, wraps
@@ -20,6 +19,7 @@ from opentelemetry import trace
 
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.installation import tell_how_to_install
+from sextant.tools.platform.temporary_changes import changed_environment
 from sextant.tools.records import Hit, Snippet
 from sextant.tools.text import encodable
 
@@ -45,10 +45,11 @@ def start() -> None:
         trace.get_tracer_provider(), trace.ProxyTracerProvider
     ):
         return
-    os.environ.update(_DEFAULTS | os.environ)
     try:
         of_programs = import_module("openinference.instrumentation.dspy").DSPyInstrumentor()
-        import_module("opentelemetry.sdk._configuration")._OTelSDKConfigurator().configure()  # noqa: SLF001  # no other
+        sdk = import_module("opentelemetry.sdk._configuration")
+        with changed_environment(_DEFAULTS):
+            sdk._OTelSDKConfigurator().configure()  # noqa: SLF001  # no other
     except (ImportError, RuntimeError) as error:
         print_stderr(
             f"OTEL_ variables ask for spans, and none are sent ({error}); "

@@ -20,25 +20,29 @@ Left out: what a user's own code changes, and what libraries change as they are 
 import functools
 import gc
 import os
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from http.client import HTTPConnection
 from multiprocessing.pool import ThreadPool
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 from threadpoolctl import threadpool_limits
 
 from sextant.tools import session
 from sextant.tools.models.dspy_internals import parallelizer
+from sextant.tools.platform.temporary_changes import (
+    AttributeChange,
+    SharedContext,
+    changed_attributes,
+    changed_environment,
+)
 
-_MISSING = object()
 _THREAD_POOL_METHODS = (
     "apply_async",
     "map",
@@ -54,73 +58,6 @@ _TRACING = (
     "LANGCHAIN_TRACING",
     "LANGCHAIN_TRACING_V2",
 )
-
-
-class SharedContext:
-    """A context manager that any number of threads may be in at once: the first enters `change`,
-    the last leaves it.
-    """
-
-    def __init__(self, change: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._change = change
-        self._lock = threading.Lock()
-        self._blocks = 0
-        self._entered = ExitStack()
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Hold the change for the block."""
-        with self._lock:
-            if self._blocks == 0:
-                self._entered.enter_context(self._change())
-            self._blocks += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._blocks -= 1
-                if self._blocks == 0:
-                    self._entered.close()
-
-
-class AttributeChange(NamedTuple):
-    """An attribute of an object of others, and its value for a while."""
-
-    owner: Any
-    name: str
-    value: Any
-
-
-@contextmanager
-def changed_attributes(changes: Iterable[AttributeChange]) -> Iterator[None]:
-    """Set attributes in the block. One that somebody else has set meanwhile stays as it is."""
-    made = []
-    for change in changes:
-        made.append((change, vars(change.owner).get(change.name, _MISSING)))
-        setattr(change.owner, change.name, change.value)
-    try:
-        yield
-    finally:
-        for change, before in made:
-            if vars(change.owner).get(change.name) is not change.value:
-                continue
-            if before is _MISSING:
-                delattr(change.owner, change.name)
-            else:
-                setattr(change.owner, change.name, before)
-
-
-@contextmanager
-def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables in the block, but for those that are set already."""
-    added = [name for name in variables if name not in os.environ]
-    for name in added:
-        os.environ[name] = variables[name]
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ MLflow takes.
 """
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from sextant.evals.run_folder import CONFIG_FILE, JUDGED_FILE, SCORES_FILE, TREC
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform import files
 from sextant.tools.platform.installation import explain_missing
+from sextant.tools.platform.temporary_changes import changed_environment
 
 # The tag by which a run is found again.
 KEY = "sextant.run"
@@ -27,6 +27,16 @@ _BATCH = 100
 _ARTIFACTS = (CONFIG_FILE, SCORES_FILE, VALUES_FILE, TREC_FILE, JUDGED_FILE)
 
 
+# For MLflow, which reads them as it is imported and at each request.
+_VARIABLES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    # A run and a token go to the given address alone.
+    "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
+}
+
+
+@changed_environment(_VARIABLES)
 def write(source: ExportedRun, address: str, *, force: bool) -> list[str]:
     """A run of MLflow's: parameters, metrics, artifacts. --out is sqlite:///FILE or
     http://host:port
@@ -111,13 +121,8 @@ def _log_files(client: Any, run_id: str, path: Path) -> None:
 
 
 def _connect(address: str) -> tuple[Any, Any]:
-    # Nothing may phone home.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    # A run and a token go to the given address alone.
-    os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")
     try:
-        import mlflow  # an extra, and read after the settings above
+        import mlflow  # an extra, and read after the settings of _VARIABLES
     except ImportError as error:
         raise UsageError(f"--to mlflow needs {explain_missing(error.name, 'mlflow')}") from None
     try:

@@ -14,6 +14,7 @@ from typing import Any
 import dspy
 
 from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.temporary_changes import changed_environment
 
 Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 
@@ -191,8 +192,6 @@ def _encoding() -> Any:
     if not (folder / _ENCODING_FILE).is_file():
         return None
     import tiktoken  # few commands count tokens
-
-    from sextant.tools.process_changes import changed_environment  # as above
 
     with changed_environment({"TIKTOKEN_CACHE_DIR": str(folder)}):
         return tiktoken.get_encoding("o200k_base")

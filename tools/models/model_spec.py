@@ -22,6 +22,7 @@ from sextant.tools.errors import ProviderRefused, UnknownName, UsageError
 from sextant.tools.models.secrets import get_secret
 from sextant.tools.platform.cli import positive, share, temperature
 from sextant.tools.platform.cli_options import Option, json_object, parse_name_value
+from sextant.tools.platform.temporary_changes import changed_environment
 
 APIS = ("chat", "responses")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -258,8 +259,6 @@ def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
 @cache
 def import_litellm() -> Any:
     """Return LiteLLM, which takes seconds to import; it downloads no price map."""
-    from sextant.tools.process_changes import changed_environment  # DSPy is behind it
-
     with changed_environment({"LITELLM_LOCAL_MODEL_COST_MAP": "True"}):
         import litellm
 

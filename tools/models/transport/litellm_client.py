@@ -27,7 +27,11 @@ from sextant.tools.models.transport import body_limits
 from sextant.tools.models.transport.http_client import ServerConnections, find_proxy
 from sextant.tools.models.transport.openai_client import Completion, read_completion
 from sextant.tools.platform.interrupts import start_thread
-from sextant.tools.process_changes import AttributeChange, SharedContext, changed_attributes
+from sextant.tools.platform.temporary_changes import (
+    AttributeChange,
+    SharedContext,
+    changed_attributes,
+)
 
 # Providers that LiteLLM gives a limit of reasoning.
 _THINKING = ("anthropic/", "bedrock/", "gemini/", "vertex_ai/")

@@ -21,7 +21,7 @@ from transformers.utils import logging
 from sextant.tools.errors import DataError, SextantError
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.platform.system_calls import available_cores
-from sextant.tools.process_changes import SharedContext
+from sextant.tools.platform.temporary_changes import SharedContext
 from sextant.tools.retrievers.neural.model_table import (
     PIECES,
     TOKENIZERS,
