@@ -50,14 +50,18 @@ def search(job: TeleprompterContext) -> TeleprompterResult:
 
 
 def _draw_cases(job: TeleprompterContext, number: int) -> list[Case]:
+    """Draw training queries; a case is a query, the text of a wanted document, and that of another."""
     queries = job.study.parts["train"]
     count = min(len(queries), job.options["cases"])
     generator = random.Random(f"{job.request.seed} {number}")
     drawn = generator.sample(queries, count)
     cases = []
-    for example in job.inputs.label(drawn):
-        if case := _case(example):
-            cases.append(case)
+    for labelled in job.inputs.label(drawn):
+        texts = {passage["id"]: passage["text"] for passage in labelled.passages}
+        wanted = [texts[doc_id] for doc_id in labelled.selected]
+        others = [texts[doc_id] for doc_id in texts if doc_id not in labelled.selected]
+        if wanted and others:
+            cases.append((labelled.description[:QUERY], wanted[0], others[0]))
     return cases
 
 
@@ -73,15 +77,3 @@ def _write_draft(
     with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
         return write_objective(predictor, cases, relevance, drafts)
     return None
-
-
-def _case(labelled: dspy.Example) -> Case | None:
-    """Return (query, text of a wanted document, text of another); None if one is lacking."""
-    texts = {passage["id"]: passage["text"] for passage in labelled.passages}
-    wrong = [doc_id for doc_id in labelled.ranked if doc_id not in labelled.selected]
-    if not (labelled.selected and wrong):
-        return None
-    query = labelled.description[:QUERY]
-    wanted = texts[labelled.selected[0]]
-    unwanted = texts[wrong[0]]
-    return query, wanted, unwanted

@@ -201,19 +201,17 @@ def _check_prompt(
 
 def _check_unchanged(prompt: Prompt, current: Prompt, predictor_name: str, source: str) -> None:
     """Raise UsageError if the program's own prompt is not the one that was compiled from."""
-    if current.signature != prompt.signature:
-        change = f"was {prompt.signature}, and is {current.signature}"
-        raise UsageError(f"{source}: the signature of {predictor_name} {change}; compile again")
-    if changed := sorted({*map(_bare, prompt.fields)} ^ {*map(_bare, current.fields)}):
-        raise UsageError(
-            f"{source}: {prompt.signature} has other fields now ({', '.join(changed)}); compile "
-            f"again"
-        )
-    if prompt.before and current.before != prompt.before:
-        raise UsageError(
-            f"{source}: the instructions of {predictor_name} that it started from have changed since; "
-            f"compile again"
-        )
+    parts = {
+        "signature": (prompt.signature, current.signature),
+        "fields": ({*map(_bare, prompt.fields)}, {*map(_bare, current.fields)}),
+        "instructions": (prompt.before or current.before, current.before),
+    }
+    for part, (compiled, now) in parts.items():
+        if compiled != now:
+            raise UsageError(
+                f"{source}: the {part} of {predictor_name} changed since it was compiled; compile "
+                f"again"
+            )
 
 
 def _bare(field: str) -> str:

@@ -128,10 +128,10 @@ def test_each_way_not_to_fit_is_refused_with_its_reason(corpus):
         (
             changed(corpus, signature="Search"),
             "multihop",
-            "the signature of reader.next_search was Search",
+            "the signature of reader.next_search changed",
         ),
-        (changed(corpus, fields=("in words: str",)), "multihop", "has other fields now"),
-        (changed(corpus, before="00000000"), "multihop", "that it started from have changed"),
+        (changed(corpus, fields=("in words: str",)), "multihop", "the fields of .* changed"),
+        (changed(corpus, before="00000000"), "multihop", "the instructions of .* changed"),
         (
             made(corpus, prompts={"searcher": Prompt("?")}),
             "multihop",

@@ -145,7 +145,7 @@ def test_queries_for_which_the_metric_is_undefined_are_left_out():
             query.query_id
             for query in make_objective(environment, name).usable(environment.queries)
         ] == ids
-    with pytest.raises(UsageError, match="nothing is relevant by it, .* choose another --metric"):
+    with pytest.raises(UsageError, match=r"nothing is relevant by it, .* choose another --metric"):
         make_objective(world({"q": {"a": 0.5}}).count_from(1), "R@10")
 
 
