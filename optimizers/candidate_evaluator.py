@@ -267,6 +267,8 @@ class CandidateEvaluator:
         """Wait for the evaluations in flight: they are paid for."""
         for _ in range(self._workers):
             self._room.acquire()
+        # For those that an executor still has, which end at once.
+        self._room.release(self._workers)
 
     def _roll_out(self, program: Any, query_id: str, parameters: JsonMapping) -> Rollout:
         """Run the program on a query and score it. AbortCompilation if that is impossible now."""

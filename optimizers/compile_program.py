@@ -31,7 +31,6 @@ from sextant.tools.errors import BudgetReached, RunIncomplete, SextantError, Usa
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import secrets
 from sextant.tools.platform.files import hide_folders
-from sextant.tools.platform.number_format import abbreviate
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject, usage_json
 
@@ -180,11 +179,6 @@ def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
     inputs.tell(f"{training.task}: dev queries: {counts}; {inputs.request.optimizer_label}")
     if repeated := len(inputs.request.of) - len(inputs.plan.members):
         inputs.tell(f"compiled programs that equal an earlier one and are left out: {repeated}")
-    if training.left_out:
-        ids = abbreviate(", ".join(query.query_id for query in training.left_out))
-        inputs.tell(
-            f"left out because they nearly repeat a test query: {len(training.left_out)} ({ids})"
-        )
     if training.one_need:
         inputs.tell(
             "all of these dev queries want the same documents, so a gain on validation says "

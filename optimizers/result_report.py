@@ -19,7 +19,7 @@ from sextant.tools.platform.cli import (
     print_stdout,
     strip_control_characters,
 )
-from sextant.tools.platform.number_format import count_of, number, plural, queries
+from sextant.tools.platform.number_format import abbreviate, count_of, number, plural, queries
 from sextant.tools.platform.result_table import (
     DefinitionList,
     ResultTable,
@@ -195,8 +195,10 @@ def _footings(learnt: JsonMapping) -> list[str]:
     width = line_width(sys.stdout)
     lines = []
     if left_out := learnt["queries"]["left_out"]:
-        count = queries(len(left_out))
-        lines.append(f"dev {count} left out as near repeats of test queries")
+        ids = abbreviate(", ".join(query["query_id"] for query in left_out))
+        lines.append(
+            f"dev queries left out as near repeats of test queries: {len(left_out)} ({ids})"
+        )
     if looks := learnt["looks"]:
         program = learnt["program"]
         lines.append(f"looks at the test queries with {program} so far: {looks}")
