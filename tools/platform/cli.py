@@ -150,20 +150,18 @@ class CommandParser(argparse.ArgumentParser):
 
         That is an option that takes a list (`--task a --task b` would run b alone), and a `name`
         given two values (`-P hops=2 -P hops=3`). Of any other option the last value counts, as
-        usual, and a note says so.
+        usual.
         """
         before = self._given.get((id(action), name), value)
         self._given[id(action), name] = value
         if not option or before == value:
             return
-        repeated = f"{option} {name}".strip()
-        values = f"{str(before)!r:.100} and as {str(value)!r:.100}"
-        if option in self.lists:
+        if option in self.lists or isinstance(action, _Append):
+            remedy = f", as {option} {before},{value}" if option in self.lists else ""
             raise UsageError(
-                f"{repeated} is given twice, as {values}; give it once, as {option} {before},{value}"
+                f"{f'{option} {name}'.strip()} is given twice, as {str(before)!r:.100} and as "
+                f"{str(value)!r:.100}; give it once{remedy}"
             )
-        if isinstance(action, _Append):
-            raise UsageError(f"{repeated} is given twice, as {values}; give it once")
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, for exit code 2 without the usage block; first for an option that is unknown."""

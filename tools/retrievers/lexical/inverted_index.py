@@ -111,10 +111,6 @@ class Segment:
             letters[first:last].decode("utf-8", "surrogatepass") for first, last in pairwise(ends)
         ]
 
-    def frequencies(self) -> Ints:
-        """Return the number of documents with each word, by row."""
-        return np.diff(self.lists.indptr)
-
 
 class WeighedSegments(NamedTuple):
     """The segments for searches in documents of an average length."""
@@ -193,8 +189,8 @@ class InvertedIndex:
         """Return word -> number of documents with it, in the order of the segments."""
         total = dict[str, int]()
         for segment in self.segments:
-            words = segment.list_words(reading)
-            for word, number in zip(words, segment.frequencies().tolist(), strict=True):
+            numbers = np.diff(segment.lists.indptr).tolist()
+            for word, number in zip(segment.list_words(reading), numbers, strict=True):
                 total[word] = total.get(word, 0) + number
         return total
 

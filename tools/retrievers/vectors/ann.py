@@ -153,25 +153,14 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
     Documents that tie with the last of them count as well. Real queries may be farther from all documents,
     and have less.
     """
-    sample = _draw(len(vectors), _SAMPLE)
     shares = []
-    queries = vectors[sample]
-    best = np.empty((len(sample), 0), np.int64)
-    scores = np.empty((len(sample), 0), np.float32)
-    for span, block in iter_blocks(vectors):
-        rows = np.broadcast_to(
-            np.arange(span.start, span.start + len(block)), (len(sample), len(block))
+    for row in _draw(len(vectors), _SAMPLE).tolist():
+        query = vectors[row]
+        estimates = vectors @ query
+        best = np.argpartition(estimates, -max(_CUTS) - _SPARE)[-max(_CUTS) - _SPARE :]
+        found = near(query[None], max(_CUTS) + 1, effort)[0]
+        wanted, scores = (
+            exact_scores(np.asarray(vectors), rows[rows != row], query) for rows in (best, found)
         )
-        best = np.hstack([best, rows])
-        scores = np.hstack([scores, queries @ block.T])
-        kept = np.argsort(-scores, axis=1)[:, : max(_CUTS) + _SPARE]
-        best = np.take_along_axis(best, kept, 1)
-        scores = np.take_along_axis(scores, kept, 1)
-    for row, query, rows in zip(sample, queries, best, strict=True):
-        neighbors = near(query[None], max(_CUTS) + 1, effort)[0]
-        wanted, scores_found = (
-            exact_scores(np.asarray(vectors), candidates[candidates != row], query)
-            for candidates in (rows, neighbors)
-        )
-        shares.append([min(k, np.sum(scores_found >= np.sort(wanted)[-k])) / k for k in _CUTS])
+        shares.append([min(k, np.sum(scores >= np.sort(wanted)[-k])) / k for k in _CUTS])
     return tuple(np.mean(shares, axis=0).round(3).tolist())
