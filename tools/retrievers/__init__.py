@@ -397,22 +397,10 @@ def _check_embedder(spec: RetrieverSpec) -> RetrieverSpec:
 
 def _check_number_of_parts(spec: RetrieverSpec, retriever_type: RetrieverType) -> None:
     count = len(spec.parts)
-    needed = len(retriever_type.positional)
-    if not needed and count:
-        raise UsageError(
-            f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it"
-        )
-    if retriever_type.variadic:
-        right = count >= 2
-        number = "two or more retrievers"
-    else:
-        right = count == needed
-        number = "one retriever" if needed == 1 else plural(needed, "retriever")
-    if not right:
-        example = "bm25" if number == "one retriever" else "bm25,dense"
-        raise UsageError(
-            f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {count}"
-        )
+    needed = 2 if retriever_type.variadic else len(retriever_type.positional)
+    if count < needed or (count > needed and not retriever_type.variadic):
+        number = f"{needed} or more" if retriever_type.variadic else needed
+        raise UsageError(f"{spec} has {count} retrievers in it; {spec.kind} is made of {number}")
 
 
 def _read_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[str, Value]:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError, require_at_least
-from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Retriever, Search, top_k
 from sextant.tools.retrievers.expressions import Value, format_expression
@@ -135,17 +134,11 @@ def check_options(retriever_type: str, part_count: int, options: Mapping[str, An
     require_at_least(0, retriever_type, constant=options["constant"])
     require_at_least(1, retriever_type, depth=options["depth"])
     weights = options["weights"]
-    if weights and len(weights) != part_count:
-        raise UsageError(
-            f"{retriever_type}: weights has {plural(len(weights), 'number')} for {plural(part_count, 'retriever')}; "
-            f"give one for each"
-        )
     in_range = all(math.isfinite(weight) and weight >= 0 for weight in weights)
-    if weights and not (in_range and any(weights)):
-        written = ",".join(map(str, weights))
+    if weights and not (len(weights) == part_count and in_range and any(weights)):
         raise UsageError(
-            f"{retriever_type}: weights is [{written}]; each is at least 0, "
-            f"and one at least is larger than 0"
+            f"{retriever_type}: weights is [{','.join(map(str, weights))}]; give {part_count} numbers "
+            "of at least 0, of which one at least is larger"
         )
 
 

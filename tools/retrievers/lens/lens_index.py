@@ -91,35 +91,21 @@ class LensIndex(Retriever):
             annotator = OfflineAnnotator(attribute, lambda: BM25(corpus, home).statistics())
         else:
             annotator = ModelAnnotator(model, attribute, terms or RunResources(), context, prompts)
-        key = {
-            **annotator.key(),
-            "kind": "annotations",
-            "format": FORMAT,
-            "chars": chars,
-            "corpus": corpus.fingerprint,
-        }
-        shaping = json.dumps(
-            {
-                **annotator.key(),
-                "format": FORMAT,
-                "chars": chars,
-            },
-            sort_keys=True,
-        )
-        made = hashlib.blake2b(shaping.encode(), digest_size=4).hexdigest()
+        shaping = {**annotator.key(), "format": FORMAT, "chars": chars}
+        key = {**shaping, "kind": "annotations", "corpus": corpus.fingerprint}
+        shaping_json = json.dumps(shaping, sort_keys=True)
+        made = hashlib.blake2b(shaping_json.encode(), digest_size=4).hexdigest()
         if digest not in ("", made):
             raise DataError(
                 f"lens: the annotations of {model} have the digest {made}, not {digest}; leave "
                 f"digest out"
             )
-        build = partial(_annotate_all, annotator, corpus, chars)
-        load = partial(_load_notes, corpus, chars)
         # Complete lines are paid for, and stay.
         notes = open_index(
             home,
             key,
-            build=build,
-            load=load,
+            build=partial(_annotate_all, annotator, corpus, chars),
+            load=partial(_load_notes, corpus, chars),
             salvage=True,
         )
         if not any(note.text.strip() for note in notes.stream()):
@@ -135,18 +121,13 @@ class LensIndex(Retriever):
             "model": model,
             "chars": chars,
             "query": query,
-        }
-        options |= {
             "weights": tuple(map(float, weights)) or (1.0, 1.0),
             "constant": constant,
             "depth": depth,
+            **({"prompts": prompts} if prompts else {}),
+            "digest": made,
         }
-        options |= {"prompts": prompts} if prompts else {}
-        self.name = format_expression(
-            "lens",
-            parts=[text.name],
-            options=options | {"digest": made},
-        )
+        self.name = format_expression("lens", parts=[text.name], options=options)
         second = _LensQueryRetriever(annotations, annotator, chars) if query else annotations
         self.parts = (
             Fusion(

@@ -127,9 +127,9 @@ class TestFusion:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"weights": (1.0,)}, "1 number for 2"),
+            ({"weights": (1.0,)}, "give 2 numbers"),
             ({"weights": (1.0, -0.5)}, "at least 0"),
-            ({"weights": (0.0, 0.0)}, "larger than 0"),
+            ({"weights": (0.0, 0.0)}, "at least is larger"),
             ({"weights": (1.0, float("nan"))}, "at least 0"),
             ({"weights": (1.0, float("inf"))}, "at least 0"),
             ({"constant": -1}, "constant of at least 0, not -1"),

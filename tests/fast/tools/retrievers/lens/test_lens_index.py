@@ -416,9 +416,9 @@ class TestNames:
     @pytest.mark.parametrize(
         ("wrong", "said"),
         [
-            ("lens", "made of one retriever, as in lens(bm25)"),
-            ("lens(bm25,dense)", "made of one retriever"),
-            ("lens(bm25,weights=[1])", "lens: weights has 1 number for 2"),
+            ("lens", "lens has 0 retrievers in it; lens is made of 1"),
+            ("lens(bm25,dense)", "lens is made of 1"),
+            ("lens(bm25,weights=[1])", "weights is [1.0]; give 2 numbers"),
             ("lens(bm25,chars=0)", "lens needs chars of at least 1, not 0"),
             ("lens(bm25,depth=0)", "lens needs depth of at least 1, not 0"),
         ],
