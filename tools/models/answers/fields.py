@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
 
 from sextant.tools.models import call_context
 from sextant.tools.models.answers.checks import schema_constraints
@@ -40,10 +39,10 @@ def read_answer(signature: Any, completion: str) -> FieldValues:
             values[name] = read_field(annotation, content, constraints.get(name))
         except UNREADABLE as error:
             message = f"Failed to parse field {name} with value {content}: {error}"
-            raise AdapterParseError("Adapter", signature, completion, message) from None
+            raise dspy.AdapterParseError("Adapter", signature, completion, message) from None
     whole = apply_output_field_defaults(signature, values)
     if not values or whole.keys() != signature.output_fields.keys():
-        raise AdapterParseError("Adapter", signature, completion, parsed_result=whole)
+        raise dspy.AdapterParseError("Adapter", signature, completion, parsed_result=whole)
     return dict(whole)
 
 
