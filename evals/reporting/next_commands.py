@@ -50,11 +50,7 @@ def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
     floor = (scores.get("bounds") or {}).get("floor")
     if scores["program"] == FLOOR:
         steps.append(("try a program", _run_command(request, program=MAIN)))
-    elif request.pool:
-        # The floor searches without a pool, and so is not compared with a run over pools.
-        purpose = "rank its pools by the retriever alone"
-        steps.append((purpose, _run_command(request, program=FLOOR)))
-    elif floor:
+    elif floor and not request.pool:
         # The bounds name a folder next to the run.
         path = shlex.quote(str(Path(scores["run"]).parent / Path(floor["run"]).name))
         steps.append(("compare with the floor", f"sextant compare {path} {run}"))

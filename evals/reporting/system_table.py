@@ -20,13 +20,14 @@ from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import Cell, ResultTable
 
 RowKind = Literal["ours", "union", "gold", "computed", "published"]
-# The headings above the rows of each kind.
-HEADS: dict[RowKind, str] = {
+# Kinds in their order in a table, and what is said of a row after its name; published rows name
+# their paper.
+KINDS: dict[RowKind, str] = {
     "ours": "",
-    "union": "Over pools as retrieved: lower bounds",
-    "gold": "Over pools with gold put in: upper bounds",
-    "computed": "Computed from the judgements, not run",
-    "published": "Published, as printed",
+    "union": " (lower bound)",
+    "gold": " (upper bound)",
+    "computed": " (computed from the judgements, not run)",
+    "published": "",
 }
 
 
@@ -167,32 +168,26 @@ class SystemTable:
                     cell.best = len(known) > 1 and abs(cell.value - best) < TIE
 
     def to_table(self) -> ResultTable:
-        """Lay it out, with a heading above the rows of each kind."""
+        """Lay it out, the rows of each kind below each other."""
         rows: list[list[str]] = []
-        headings = {}
         csv_rows = []
-        for kind, heading in HEADS.items():
-            members = self.of_kind(kind)
-            if members and heading:
-                headings[len(rows)] = heading
-            for row in members:
-                rows.append([row.label, *(cell.show() if cell else "" for cell in row.cells)])
+        for kind, remark in KINDS.items():
+            for row in self.of_kind(kind):
+                shown = [cell.show() if cell else "" for cell in row.cells]
+                rows.append([f"{row.label}{remark}", *shown])
                 for column, cell in zip(self.columns, row.cells, strict=True):
                     if cell is not None:
                         best = "yes" if cell.best else ""
                         known = attrgetter(*_KNOWN)(cell)
                         csv_rows.append([kind, row.label, *column.describe(), *known, best])
+        csv_heads = ["kind", "system", "task", "judgements", "metric", *_KNOWN, "best"]
         return ResultTable(
             self.title,
             ["system", *(column.label for column in self.columns)],
             rows,
             notes=self.notes,
             stem=self.stem,
-            headings=headings,
-            csv_rows=[
-                ["kind", "system", "task", "judgements", "metric", *_KNOWN, "best"],
-                *csv_rows,
-            ],
+            csv_rows=[csv_heads, *csv_rows],
         )
 
 
@@ -214,7 +209,7 @@ def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -
     groups: dict[tuple[bool, ...], int] = {(True,) * len(columns): 0}
 
     def key(row: ResultRow) -> tuple[int, int, float]:
-        kind = list(HEADS).index(row.kind)
+        kind = list(KINDS).index(row.kind)
         if row.kind in ("computed", "published"):
             return kind, 0, 0.0
         filled = tuple(cell is not None for cell in row.cells)

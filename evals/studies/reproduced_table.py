@@ -5,6 +5,7 @@ A run that cannot be made gives its reason to its cells, and the others are made
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -57,11 +58,15 @@ ROUNDING = 0.0005
 DECLINE = "Decline"
 
 
+class NotMade(Exception):
+    """The reason why a cell has no value, wherever it is made."""
+
+
 class ReproducedCell(NamedTuple):
-    """A cell's value of ours, None if there is none."""
+    """A cell's value of ours."""
 
     value: Value
-    # The reason why there is none, or what stands in for a part of the paper's system.
+    # What stands in for a part of the paper's system.
     remark: str = ""
     # How its runs differ from the paper's, a line for each program.
     deviations: tuple[str, ...] = ()
@@ -121,6 +126,8 @@ class ReproducedTable:
         for cell in self.section.cells:
             try:
                 made = self._make(cell)
+            except NotMade as reason:
+                made = ReproducedCell(None, str(reason))
             except SextantError as problem:
                 made = ReproducedCell(None, str(problem))
                 name = cell.system or cell.metric
@@ -147,22 +154,15 @@ class ReproducedTable:
         """
         columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         for cell in self.section.cells:
-            try:
-                run = self._find(cell, cell.task)[0]
-            except SextantError:
-                # `cells` reports it.
-                continue
-            if not isinstance(run, str):
+            # `cells` reports what cannot be made.
+            with suppress(SextantError, NotMade):
+                run, _ = self._find(cell, cell.task)
+                column = columns.setdefault((cell.task, cell.metric), {})
                 values = run.columns[cell.metric].items()
-                columns.setdefault((cell.task, cell.metric), {})[cell.system] = {
-                    query_id: value for query_id, value in values if value is not None
-                }
+                column[cell.system] = {query: value for query, value in values if value is not None}
         marks = {}
         for (task, metric), column in columns.items():
-            best, tests = find_best(
-                {task: column},
-                {task: metric},
-            )
+            best, tests = find_best({task: column}, {task: metric})
             marks[task, metric, best] = "*"
             for system, test in tests.items():
                 if not test.significant:
@@ -197,19 +197,14 @@ class ReproducedTable:
         return notes
 
     def _make(self, cell: PaperCell) -> ReproducedCell:
-        if cell.lacks:
-            return ReproducedCell(None, cell.lacks)
         missing = self.conditions.explain_missing_file(cell.task, cell.metric)
-        if missing:
-            return ReproducedCell(None, missing)
+        if cell.lacks or missing:
+            raise NotMade(cell.lacks or missing)
         if not cell.system:
             return ReproducedCell(self._describe(cell))
-        measured = []
-        for task in list_tasks(cell.task):
-            made = self._measure(cell, task)
-            if made.value is None:
-                return made._replace(remark=made.remark or "undefined for these queries")
-            measured.append(made)
+        measured = [self._measure(cell, task) for task in list_tasks(cell.task)]
+        if any(made.value is None for made in measured):
+            raise NotMade("undefined for these queries")
         mean = fmean(made.value for made in measured if isinstance(made.value, int | float))
         remark = measured[-1].remark
         if SHIPPED in remark and _differs(mean, cell.value) and not cell.note:
@@ -219,53 +214,29 @@ class ReproducedTable:
 
     def _describe(self, cell: PaperCell) -> Value:
         if cell.metric in CATEGORIES:
-            return read_category(
-                self.conditions.contamination[cell.task],
-                cell.metric,
-            )
+            return read_category(self.conditions.contamination[cell.task], cell.metric)
         environment = self.load(cell.task, cell.split)
         if cell.metric in FACETS:
             counts = read_facets(self.conditions.facets[cell.task])
             query_ids = [query.query_id for query in environment.queries]
-            return summarise_facets(
-                counts,
-                query_ids,
-                cell.metric,
-            )
+            return summarise_facets(counts, query_ids, cell.metric)
         statistic, _, other_task = cell.metric.partition(" ")
         if statistic == "jaccard":
-            return weighted_jaccard(
-                word_shares(environment),
-                word_shares(
-                    self.load(
-                        other_task,
-                        cell.split,
-                    )
-                ),
-            )
+            other = self.load(other_task, cell.split)
+            return weighted_jaccard(word_shares(environment), word_shares(other))
         return compute_statistics(environment, [cell.metric])[cell.metric]
 
     def _measure(self, cell: PaperCell, task: str) -> ReproducedCell:
         """Return a cell's value on a task, None if it is undefined."""
         system = self.section.system(cell)
         if "bound" in system:
-            return ReproducedCell(
-                bound(
-                    system["bound"],
-                    cell.metric,
-                    self.load(task, cell.split),
-                )
-            )
+            environment = self.load(task, cell.split)
+            return ReproducedCell(bound(system["bound"], cell.metric, environment))
         if "mean_of" in system:
             return self._regress(cell, task)
         run, stand_ins = self._find(cell, task)
-        if isinstance(run, str):
-            return ReproducedCell(None, run)
-        return ReproducedCell(
-            self._read_value(run, cell, task),
-            stand_ins,
-            tuple(self._list_deviations(run, system)),
-        )
+        lines = self._list_deviations(run, system)
+        return ReproducedCell(self._read_value(run, cell, task), stand_ins, tuple(lines))
 
     def _list_deviations(self, run: ScoredRun, system: JsonMapping) -> list[str]:
         """Return how a run differs from the paper's system, and what its pool gives away.
@@ -294,8 +265,6 @@ class ReproducedTable:
         for system in self.section.runs_of(cell):
             of_system = replace(cell, system=system["name"])
             run, remark = self._find(of_system, task)
-            if isinstance(run, str):
-                return ReproducedCell(None, run)
             columns.append(run.columns[run.metric])
             remarks.append(remark)
             deviations.append(run.deviations)
@@ -305,7 +274,7 @@ class ReproducedTable:
             values = measure_feature(self.load(task, cell.split), feature)
         line = regress(values, columns)
         if line is None:
-            return ReproducedCell(None, "fewer than three queries, or a feature that all share")
+            raise NotMade("fewer than three queries, or a feature that all share")
         return ReproducedCell(
             line[figure],
             "; ".join(dict.fromkeys(filter(None, remarks))),
@@ -334,18 +303,13 @@ class ReproducedTable:
 
         The rankings of imported runs are scored by the metrics of their task alone.
         """
-        run = read_scored_run(path)
-        filled, _ = fill_metrics(
-            [run],
-            self._list_metrics(),
-        )
+        filled, _ = fill_metrics([read_scored_run(path)], self._list_metrics())
         return filled[0]
 
-    def _find(self, cell: PaperCell, task: str) -> tuple[ScoredRun | str, str]:
-        """Return the run of a cell, or the reason why it cannot be made, and the differences from
-        the paper.
+    def _find(self, cell: PaperCell, task: str) -> tuple[ScoredRun, str]:
+        """Return the run of a cell, and the differences from the paper.
 
-        Raise the problem for which it is not made.
+        Raise the problem for which it is not made here, or why it cannot be made anywhere.
         """
         system = self.section.system(cell)
         if imported := self._find_imported(system, task, cell.split):
@@ -358,7 +322,7 @@ class ReproducedTable:
         lacks = self.conditions.explain_lack(system)
         if result and result.problem and not lacks:
             raise result.problem
-        return lacks or (result.unfit if result else ""), stand_ins
+        raise NotMade(lacks or (result.unfit if result else ""))
 
     def count_failed(self) -> int:
         """Return how many queries the programs of its runs have failed."""

@@ -28,6 +28,7 @@ from sextant.evals.reporting.plots import (
 )
 from sextant.evals.reporting.report_page import ReportSection
 from sextant.evals.reporting.report_plots import INTERVALS, make_panel
+from sextant.evals.reporting.report_tables import NOTES
 from sextant.evals.reporting.run_groups import short_task_name
 from sextant.evals.reporting.system_table import (
     ResultCell,
@@ -37,7 +38,7 @@ from sextant.evals.reporting.system_table import (
     order_by_score,
 )
 from sextant.evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhausted
-from sextant.evals.scoring.metrics import canonicalize_metric, is_lower_better, is_weighted
+from sextant.evals.scoring.metrics import canonicalize_metric, is_weighted
 from sextant.evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from sextant.evals.scoring.statistics import estimate_mean
 from sextant.evals.studies import significance
@@ -78,8 +79,31 @@ class StudyResults(NamedTuple):
     values: significance.Values
     baseline: str
     tests: list[significance.RowTest]
-    # Failed queries, and tasks that are not tested.
-    notes: list[str]
+    # task -> why it is not tested.
+    untested: dict[str, str]
+
+    @property
+    def by_row(self) -> dict[str, list[list[ScoredRun]]]:
+        """Row -> its runs on each task, a run for each seed."""
+        rows: dict[str, list[list[ScoredRun]]] = {}
+        for (row, _), repeats in self.runs.items():
+            rows.setdefault(row, []).append(repeats)
+        return rows
+
+    @property
+    def notes(self) -> list[str]:
+        """The queries that programs failed, by row, and the tasks that are not tested."""
+        failures = []
+        for row, of_tasks in self.by_row.items():
+            failed = sum(run.scores["failed"] for repeats in of_tasks for run in repeats)
+            answers = sum(run.scores["queries"] for repeats in of_tasks for run in repeats)
+            seeds = {len(repeats) for repeats in of_tasks}
+            if failed:
+                # Without a number of seeds, one of one of the tasks is still to be run.
+                count = count_failed(failed, answers, seeds.pop() if len(seeds) == 1 else 1)
+                failures.append(f"{row} {count}")
+        words = f"Failed queries, which have the worst value of each metric: {'; '.join(failures)}"
+        return [*([words] if failures else []), *self.untested.values()]
 
     @property
     def all_runs(self) -> list[ScoredRun]:
@@ -156,8 +180,7 @@ def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults
     untested = note_untested(runs, metrics)
     tested = {task: by_row for task, by_row in values.items() if task not in untested}
     tests = significance.test_rows(tested, baseline, metrics)
-    notes = [*_note_failures(runs), *untested.values()]
-    return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, notes)
+    return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, untested)
 
 
 def _read_runs(
@@ -193,25 +216,6 @@ def note_untested(
     return sentences
 
 
-def _note_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[str]:
-    """Return a sentence on the queries that programs failed, with each row that has some;
-    none if no query failed.
-    """
-    failures = []
-    for row in dict.fromkeys(row for row, _ in runs):
-        of_tasks = [repeats for (of_row, _), repeats in runs.items() if of_row == row]
-        failed = sum(run.scores["failed"] for repeats in of_tasks for run in repeats)
-        answers = sum(run.scores["queries"] for repeats in of_tasks for run in repeats)
-        seeds = {len(repeats) for repeats in of_tasks}
-        if failed:
-            # Without a number of seeds, one of one of the tasks is still to be run.
-            count = count_failed(failed, answers, seeds.pop() if len(seeds) == 1 else 1)
-            failures.append(f"{row} {count}")
-    if not failures:
-        return []
-    return [f"Failed queries, which have the worst value of each metric: {'; '.join(failures)}"]
-
-
 def lay_out(results: StudyResults) -> SystemTable:
     """Return the figures of the study: rows by tasks, and the mean over tasks of a row that has
     all of them.
@@ -226,12 +230,11 @@ def lay_out(results: StudyResults) -> SystemTable:
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
             columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
     rows = []
-    for row in dict.fromkeys(row for row, _ in results.runs):
+    for row in results.by_row:
         rows.append(ResultRow("ours", row, [_cell(results, row, column) for column in columns]))
     rows = order_by_score(rows, columns)
-    untested = note_untested(results.runs, results.metrics)
     for index, column in enumerate(columns):
-        if untested.keys().isdisjoint(column.tasks):
+        if results.untested.keys().isdisjoint(column.tasks):
             _mark_column(results, column, {row.label: row.cells[index] for row in rows})
     rows += _bounds(results, columns)
     return SystemTable("study", results.study.name, columns, rows, _table_notes(results, families))
@@ -264,20 +267,15 @@ def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]])
     if len(families) > 1:
         kinds = ", ".join(families)
         notes.append(f"no mean over all tasks, since their metrics differ in kind: {kinds}")
-    if any(map(is_lower_better, results.metrics.values())):
-        notes.append(
-            "Flip: the share of comparisons that come out otherwise once the query is written as "
-            "prose; less is better"
-        )
+    notes += [NOTES[name] for name in dict.fromkeys(results.metrics.values()) if name in NOTES]
     if any(map(is_weighted, results.metrics.values())):
         notes.append(
             "Triplets: the share of pairs of documents that are in the right order; each query "
             "counts once here, and as often as it has pairs in a run's own table"
         )
     bare = []
-    for row in dict.fromkeys(row for row, _ in results.runs):
-        of_row = [run for key, repeats in results.runs.items() if key[0] == row for run in repeats]
-        if all(run.is_floor for run in of_row):
+    for row, of_tasks in results.by_row.items():
+        if all(run.is_floor for repeats in of_tasks for run in repeats):
             bare.append(row)
     if bare:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
@@ -353,11 +351,9 @@ def _find(test: significance.RowTest) -> Finding:
 
 def lay_out_costs(results: StudyResults) -> ResultTable:
     """Return calls, tokens and list price of each row."""
-    usages: dict[str, list[JsonMapping]] = {}
-    for (row, _), repeats in results.runs.items():
-        usages.setdefault(row, []).extend(run.scores["usage"] for run in repeats)
     rows = []
-    for row, of_runs in usages.items():
+    for row, of_tasks in results.by_row.items():
+        of_runs = [run.scores["usage"] for repeats in of_tasks for run in repeats]
         rows.append(
             CostRow(
                 row,

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -44,8 +44,6 @@ class ResultTable:
     notes: Sequence[str] = ()
     # The beginning of the names of its files.
     stem: str = ""
-    # The index of a row -> the heading above it, which holds for the rows from there on.
-    headings: Mapping[int, str] = field(default_factory=dict)
     # Heads and rows of its CSV, if that says more than the table.
     csv_rows: Sequence[Iterable[object]] = ()
 
@@ -79,7 +77,7 @@ class ResultTable:
         heads = "".join(f"<th>{_in_html(head)}</th>" for head in self.heads)
         lines = ["<table>", f"<caption>{_in_html(self.title)}</caption>" if self.title else ""]
         lines.append(f"<thead><tr>{heads}</tr></thead><tbody>")
-        for row in self.plain_rows():
+        for row in self.rows:
             cells = []
             for column, text in enumerate(row):
                 side = "left" if column in self.names else "right"
@@ -94,16 +92,6 @@ class ResultTable:
             import pandas  # an extra
 
         return pandas.DataFrame(list(self._values()), columns=list(self.heads))
-
-    def plain_rows(self) -> list[list[str]]:
-        """Return the rows, with the heading above a row in brackets after its first cell."""
-        rows = []
-        heading = ""
-        for index, row in enumerate(self.rows):
-            heading = self.headings.get(index, heading)
-            first = f"{row[0]} ({heading[0].lower()}{heading[1:]})" if heading else row[0]
-            rows.append([first, *row[1:]])
-        return rows
 
     def _values(self) -> Iterable[list[Any]]:
         for row in self.rows:
@@ -193,7 +181,7 @@ def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -
             continue
         if block.title:
             lines.append(f"{paragraph(strip_control_characters(block.title), width)}\n")
-        lines.append(draw(block.heads, block.plain_rows(), block.names, width))
+        lines.append(draw(block.heads, block.rows, block.names, width))
     # A table has an empty line above and below it: two tables need one between them.
     text = re.sub(r"\n{3,}", "\n\n", "".join(lines))
     return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", text)
@@ -235,9 +223,7 @@ def markdown_rows(table: ResultTable) -> str:
     """Return heads and rows as Markdown."""
     rule = [":---" if index in table.names else "---:" for index in range(len(table.heads))]
     rows = [[in_markdown(head) for head in table.heads], rule]
-    for index, row in enumerate(table.rows):
-        if heading := table.headings.get(index):
-            rows.append([f"*{in_markdown(heading)}*", *[""] * (len(table.heads) - 1)])
+    for row in table.rows:
         rows.append([_embolden(cell, in_markdown(cell), "**", "**") for cell in row])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -332,7 +318,7 @@ def _float(table: ResultTable, caption: str, style: LatexStyle) -> str:
         f"{' & '.join(map(_in_latex, table.heads))} \\\\",
         "\\midrule",
     ]
-    for row in table.plain_rows():
+    for row in table.rows:
         cells = []
         for cell, side in zip(row, columns, strict=True):
             text = _in_latex(_restyle(cell, style), number=side == "r")

@@ -58,12 +58,8 @@ def test_the_commands_after_a_run_over_pools_keep_the_pool_and_the_parameters(ru
     ended = run("--program", "multihop", *words, "-P", "hops=2")
     commands = read_commands(ended.err)
     # A run over pools is not compared with a floor that searched without one.
-    assert list(commands) == [
-        "look at it",
-        "rank its pools by the retriever alone",
-        "price a model",
-    ]
-    floor = parse(commands["rank its pools by the retriever alone"])
+    assert list(commands) == ["look at it", "run the floor", "price a model"]
+    floor = parse(commands["run the floor"])
     assert (floor.program, floor.pool, floor.metrics) == ("retrieve", "union:20", ["P@5"])
     assert not floor.parameters
     priced = parse(commands["price a model"])

@@ -142,17 +142,6 @@ def test_typed_rows_make_columns_of_what_they_have_and_all_of_it_in_the_csv():
     assert table.to_csv() == "system,of tasks,mean,note,run\na,1,0.51,,x\nb,2,0.61,,y\n"
 
 
-def test_a_heading_stands_above_its_rows_or_in_brackets_after_the_name_of_each():
-    rows = [["bm25", "0.5"], ["Random", "0.1"], ["Ideal", "1.0"]]
-    table = ResultTable("", ["system", "mean"], rows, headings={1: "Computed, not run"})
-    markdown = table.to_markdown().splitlines()
-    assert markdown[3:] == ["| *Computed, not run* |  |", "| Random | 0.1 |", "| Ideal | 1.0 |"]
-    for text in (table.to_terminal(), table.to_latex()):
-        assert "Random (computed, not run)" in text and "Ideal (computed, not run)" in text
-        assert "bm25 (" not in text
-    assert table.to_csv() == "system,mean\nbm25,0.5\nRandom,0.1\nIdeal,1.0\n"
-
-
 def test_latex_has_no_folder_of_this_machine_and_ids_as_they_are(tmp_path):
     names = ["/m/02mjmr", f"/{'x' * 300}/y", "a/b", f"over {tmp_path}/own.py:Own"]
     table = ResultTable(f"of ({tmp_path})", ["query"], [[name] for name in names])
