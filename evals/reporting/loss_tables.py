@@ -165,7 +165,7 @@ def list_losses(group: Group) -> Iterator[LossRow]:
             yield LossRow(system, MEAN, rows[0].cutoff, means)
 
 
-def searchers_table(groups: Sequence[Group]) -> ResultTable | None:
+def behaviour_table(groups: Sequence[Group]) -> ResultTable | None:
     """Return the behaviour of each run's searcher; None if no run has a search in its traces."""
     cells: list[list[str]] = []
     csv_rows: list[list[object]] = []

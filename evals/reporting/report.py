@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from sextant.evals.reporting.compilations import compilations_table
 from sextant.evals.reporting.loss_tables import (
+    behaviour_table,
     gap_table,
     list_losses,
     losses_table,
-    searchers_table,
 )
 from sextant.evals.reporting.plots import Plot
 from sextant.evals.reporting.report_page import Report, ReportSection
@@ -118,7 +118,7 @@ def _shared_sections(
     items_of_sections: list[list[Plot | ResultTable | None]] = [
         [plot_gap(groups), gap_table(groups, metrics)],
         [*bars, losses_table(groups)],
-        [searchers_table(groups)],
+        [behaviour_table(groups)],
         [compilations_table(paths)],
         [_runs_table(groups)],
         [tabulate("Left out", left_out, stem="left-out") if left_out else None],

@@ -263,16 +263,15 @@ class SharedRunState:
             bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
             return answer_queries(ready, *words)
 
-        def open_once(request: Request) -> LoadedRun:
-            nonlocal opened
-            opened = opened or self.open(request)
-            return opened
-
         try:
-            opened = self.open(request)
-            if known := self._find_result(cell, opened):
-                return known
-            result = run_request(request, report, answer=answer, opening=open_once)
+            loaded = opened = self.open(request)
+            if run := self.find(loaded):
+                earlier_usage.count(self._budget, run.path)
+                bounds = self._bound(request, loaded.environment)
+                return CellResult(cell, run.path, bounds=bounds)
+            if problem := self._find_obstacle(request, loaded):
+                return CellResult(cell, problem=problem)
+            result = run_request(request, report, answer=answer, opening=lambda _: loaded)
             problem = result.problem
         except RunBusy:
             return None
@@ -292,29 +291,15 @@ class SharedRunState:
             return CellResult(cell, problem=problem)
         return CellResult(cell, result.folder, bounds=bounds)
 
-    def _find_result(self, cell: StudyCell, opened: LoadedRun) -> CellResult | None:
-        """Return the result of a cell that is finished, or that cannot be run in this sitting."""
-        if run := self.find(opened):
-            earlier_usage.count(self._budget, run.path)
-            bounds = self._bound(cell.request, opened.environment)
-            return CellResult(cell, run.path, bounds=bounds)
-        if problem := self._find_obstacle(cell.request, opened):
-            return CellResult(cell, problem=problem)
-        return None
-
-    def _find_obstacle(self, request: Request, opened: LoadedRun | None) -> SextantError | None:
+    def _find_obstacle(self, request: Request, opened: LoadedRun) -> SextantError | None:
         """Return why a run cannot be finished in this sitting: another cell has met a
         refusal, or the budget's end.
         """
-        sources = {request.lm}
-        sends = request.lm != "offline"
-        if opened:
-            sources.update(*map(retrievers.sources, opened.resolved.all_retrievers))
-            sends = opened.resolved.sends
+        sources = {request.lm}.union(*map(retrievers.sources, opened.resolved.all_retrievers))
         for source in sorted(sources):
             if source in self._out:
                 return self._out[source]
-        return self._unpaid if sends else None
+        return self._unpaid if opened.resolved.sends else None
 
     def _note(self, problem: SextantError, request: Request) -> None:
         """Keep a problem that the remaining cells would meet, too."""
