@@ -27,7 +27,7 @@ from sextant.tools.platform.result_table import (
     TextBlock,
     html_of,
     render_terminal,
-    value_cell,
+    to_data_frame,
 )
 from sextant.tools.records import JsonMapping, JsonObject
 
@@ -42,8 +42,8 @@ class TabledResult:
 
     data: JsonMapping
     blocks: Sequence[TextBlock]
-    # The table that becomes a data frame.
-    table: ResultTable
+    # The rows of its data frame.
+    rows: ResultTable | Sequence[JsonMapping]
     draw: Callable[[], Any] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -62,8 +62,10 @@ class TabledResult:
         return dict(self.data)
 
     def to_pandas(self) -> Any:
-        """Return the table as a DataFrame of pandas, with numbers as numbers. ImportError without pandas."""
-        return self.table.to_pandas()
+        """Return the rows as a DataFrame of pandas, with numbers as numbers. ImportError without pandas."""
+        if isinstance(self.rows, ResultTable):
+            return self.rows.to_pandas()
+        return to_data_frame(self.rows)
 
     def plot(self) -> Any:
         """Return a figure of matplotlib."""
@@ -86,7 +88,7 @@ def compare(
     return TabledResult(
         result,
         comparison_tables.lay_out_comparison(result, pairs=is_pair),
-        _comparisons_table(result),
+        result["comparisons"],
         lambda: plots.draw_differences(result, system_names(result)),
     )
 
@@ -99,11 +101,9 @@ def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> Tab
     """
     axes = tuple(budget_curves.AXES) if by == "all" else (by,)
     result = budget_curves.curves(_paths(runs), metric, axes)
-    rows = comparison_tables.list_curve_rows(result)
-    cells = [[value_cell(value) for value in row] for row in rows]
-    table = ResultTable("", comparison_tables.CurveRow._fields, cells, names=(0, 1, 2))
+    rows = [row._asdict() for row in comparison_tables.list_curve_rows(result)]
     blocks = comparison_tables.lay_out_curves(result)
-    return TabledResult(result, blocks, table, lambda: plots.draw_curves(result))
+    return TabledResult(result, blocks, rows, lambda: plots.draw_curves(result))
 
 
 def behaviour(*runs: Run | Sequence[Run]) -> TabledResult:
@@ -178,7 +178,7 @@ def experiment(
     return TabledResult(
         result,
         [table, *table.notes, *comparison_tables.lay_out_findings(result, labels)],
-        _experiment_table(result, labels),
+        _list_experiment_rows(result, labels),
         lambda: plots.draw_differences(result, labels),
     )
 
@@ -201,29 +201,17 @@ def _paths(runs: Sequence[Run | Sequence[Run]]) -> list[Path]:
     return paths
 
 
-def _comparisons_table(result: JsonMapping) -> ResultTable:
-    """Return a row for each run and metric, with all that is known of the difference."""
-    rows = []
-    heads = list(result["comparisons"][0])
-    for row in result["comparisons"]:
-        rows.append([value_cell(row[head]) for head in heads])
-    return ResultTable("", heads, rows, names=(0, 1))
-
-
-def _experiment_table(result: JsonMapping, labels: Sequence[str]) -> ResultTable:
+def _list_experiment_rows(result: JsonMapping, labels: Sequence[str]) -> list[JsonMapping]:
     """Return a row for each system, with each metric and its p against the baseline."""
-    metrics = [row["metric"] for row in result["by_metric"]]
     adjusted = {}
     for row in result["comparisons"]:
         adjusted[row["run"], row["metric"]] = row["p_holm"]
-    heads = ["system"]
-    for metric in metrics:
-        heads += [metric, f"{metric} p"]
     rows = []
     for place, (label, system) in enumerate(zip(labels, result["systems"], strict=True)):
-        cells: list[str] = [label]
+        cells: JsonObject = {"system": label}
         for ranked in result["by_metric"]:
-            cells.append(value_cell(ranked["means"][place]))
-            cells.append(value_cell(adjusted.get((system["run"], ranked["metric"]))))
+            metric = ranked["metric"]
+            cells[metric] = ranked["means"][place]
+            cells[f"{metric} p"] = adjusted.get((system["run"], metric))
         rows.append(cells)
-    return ResultTable("", heads, rows)
+    return rows

@@ -79,9 +79,10 @@ def plot_table(group: Group, table: SystemTable) -> Plot | None:
         return None
     kind: plots.SeriesKind = "line" if table.is_ordered else "points"
     panel = make_panel(table, ours or rows, kind)
-    caption = INTERVALS
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
     if panel.series[-1].kind == "hollow":
-        caption += " Hollow: the systems of the paper."
+        notes.append("Hollow: the systems of the paper.")
+    caption = " ".join([INTERVALS, *notes])
     title = f"{table.title}: {group.title}"
     return draw(f"{table.stem}-plot", title, caption, lambda: draw_panels([panel]))
 

@@ -256,7 +256,11 @@ def sweep_table(group: Group, task: str, metric: str) -> SystemTable:
     name = short_task_name(task)
     stem = f"{group.stem}-{file_slug(name)}-pool-sweep-{file_slug(metric)}"
     title = f"{metric} by size of the pool, {name}"
-    return SystemTable(stem, title, columns, rows, is_ordered=True)
+    note = (
+        "pools as retrieved are lower bounds, and dashed in the plot; those with every missing "
+        "relevant document put in are upper bounds"
+    )
+    return SystemTable(stem, title, columns, rows, [note], is_ordered=True)
 
 
 def _by_condition(group: Group, tasks: tuple[str, ...]) -> SystemTable:

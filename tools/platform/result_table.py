@@ -88,14 +88,19 @@ class ResultTable:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame of pandas, with values where they are known. ImportError without pandas."""
-        with importing_extra("notebook", "to_pandas()"):
-            import pandas  # an extra
-
-        return pandas.DataFrame(list(self._values()), columns=list(self.heads))
+        return to_data_frame(self._values(), self.heads)
 
     def _values(self) -> Iterable[list[Any]]:
         for row in self.rows:
             yield [_value(text) for text in row]
+
+
+def to_data_frame(rows: Iterable[Any], columns: Sequence[str] | None = None) -> Any:
+    """Return rows as a DataFrame of pandas. ImportError without pandas."""
+    with importing_extra("notebook", "to_pandas()"):
+        import pandas  # an extra
+
+    return pandas.DataFrame(list(rows), columns=columns)
 
 
 def tabulate(
