@@ -42,6 +42,11 @@ _COLOURS = {
 LONGEST = 70
 
 
+def shift_dots(number: int, rows: int) -> float:
+    """Return how far the dots of a row stand beside a column's place, so that rows do not overlap."""
+    return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
+
+
 def make_panel(
     table: SystemTable, rows: Sequence[ResultRow], kind: plots.SeriesKind = "points"
 ) -> Panel:
@@ -50,10 +55,9 @@ def make_panel(
     metrics = {table.columns[index].metric for index in columns}
     ticks = {float(x): table.columns[index].label for x, index in enumerate(columns)}
     panel = Panel("", metrics.pop() if len(metrics) == 1 else "value", [], ticks)
-    distance = min(0.12, 0.7 / max(len(rows), 1)) if kind == "points" else 0.0
     printed = list[Point]()
     for number, row in enumerate(rows):
-        shift = (number - (len(rows) - 1) / 2) * distance
+        shift = shift_dots(number, len(rows)) if kind == "points" else 0.0
         series = Series(row.label, row.points(columns, shift), number, kind)
         panel.series.append(series._replace(kind="dashed") if row.kind == "union" else series)
     for row in table.of_kind("published"):

@@ -27,7 +27,7 @@ from sextant.evals.reporting.plots import (
     draw_panels,
 )
 from sextant.evals.reporting.report_page import ReportSection
-from sextant.evals.reporting.report_plots import INTERVALS, make_panel
+from sextant.evals.reporting.report_plots import INTERVALS, make_panel, shift_dots
 from sextant.evals.reporting.report_tables import NOTES
 from sextant.evals.reporting.run_groups import short_task_name
 from sextant.evals.reporting.system_table import (
@@ -395,9 +395,10 @@ def _make_panels(results: StudyResults, table: SystemTable) -> dict[str, Panel]:
     changes = []
     for series in means.series:
         points = []
-        for x, column in enumerate(table.columns):
+        shift = shift_dots(series.number, len(means.series))
+        for place, column in enumerate(table.columns):
             if test := tests.get((series.label, column.tasks)):
-                points.append(Point(x, test.difference, test.low, test.high))
+                points.append(Point(place + shift, test.difference, test.low, test.high))
         if points:
             changes.append(Series(series.label, points, series.number))
     panels = {"study-means": means}
