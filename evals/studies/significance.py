@@ -67,17 +67,14 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
     """Test each row against the baseline, on each task and over all tasks of a family of metrics."""
     metrics = metrics or {}
     contrasts = []
-    rows = dict.fromkeys(row for by_row in values.values() for row in by_row)
-    rows.pop(baseline, None)
-    for row in rows:
-        tasks = []
-        for task in values:
-            if len(_differences(values, task, baseline, row, metrics)):
-                tasks.append(task)
-        families = group_by_family(tasks, metrics).values()
-        contrasts += [(row, members) for members in families if len(members) > 1]
-        contrasts += [(row, (task,)) for task in tasks]
-    return _test_together(values, baseline, contrasts, metrics)
+    for row in dict.fromkeys(row for by_row in values.values() for row in by_row):
+        if row != baseline:
+            differences = _subtract(values, baseline, row, metrics)
+            for members in group_by_family(differences, metrics).values():
+                if len(members) > 1:
+                    contrasts.append((row, {task: differences[task] for task in members}))
+            contrasts += [(row, {task: column}) for task, column in differences.items()]
+    return _test_together(contrasts, metrics)
 
 
 def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict[str, RowTest]]:
@@ -86,59 +83,45 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     "" if no row has values on all tasks.
     """
     metrics = metrics or {}
-    first_task: Mapping[str, Mapping[str, float]] = next(iter(values.values()), {})
-    rows = []
-    for row in first_task:
-        if all(by_row.get(row) for by_row in values.values()):
-            rows.append(row)
-
-    def signed_mean(row: str) -> float:
-        means = []
-        for task, by_row in values.items():
-            means.append(orient(metrics.get(task, ""), fmean(by_row[row].values())))
-        return fmean(means)
-
-    best = max(rows, key=signed_mean, default="")
+    means = {}
+    for row in next(iter(values.values()), {}):
+        columns = {task: by_row.get(row, {}).values() for task, by_row in values.items()}
+        if all(columns.values()):
+            signed = [orient(metrics.get(task, ""), fmean(columns[task])) for task in columns]
+            means[row] = fmean(signed)
+    best = max(means, key=means.__getitem__, default="")
     contrasts = []
-    for row in rows:
-        paired_on_all = all(len(_differences(values, task, best, row, metrics)) for task in values)
-        if row != best and paired_on_all:
-            contrasts.append((row, tuple(values)))
-    tests = _test_together(values, best, contrasts, metrics)
-    return best, {test.row: test for test in tests}
+    for row in means:
+        differences = _subtract(values, best, row, metrics)
+        if row != best and len(differences) == len(values):
+            contrasts.append((row, differences))
+    return best, {test.row: test for test in _test_together(contrasts, metrics)}
 
 
-def _differences(
-    values: Values,
-    task: str,
-    baseline: str,
-    row: str,
-    metrics: Metrics,
-) -> np.ndarray:
-    before = values[task].get(baseline, {})
-    after = values[task].get(row, {})
-    shared = [query for query in before if query in after]
-    metric = metrics.get(task, "")
-    return subtract_columns(
-        [orient(metric, before[query]) for query in shared],
-        [orient(metric, after[query]) for query in shared],
-    )
+def _subtract(values: Values, baseline: str, row: str, metrics: Metrics) -> dict[str, np.ndarray]:
+    """Return task -> the differences of a row from the baseline, for tasks of which they share queries."""
+    differences = {}
+    for task, by_row in values.items():
+        before = by_row.get(baseline, {})
+        after = by_row.get(row, {})
+        shared = [query for query in before if query in after]
+        metric = metrics.get(task, "")
+        if shared:
+            differences[task] = subtract_columns(
+                [orient(metric, before[query]) for query in shared],
+                [orient(metric, after[query]) for query in shared],
+            )
+    return differences
 
 
 def _test_together(
-    values: Values,
-    baseline: str,
-    contrasts: Sequence[tuple[str, tuple[str, ...]]],
-    metrics: Metrics,
+    contrasts: Sequence[tuple[str, Mapping[str, np.ndarray]]], metrics: Metrics
 ) -> list[RowTest]:
-    """Test the contrasts, each a row on tasks, as a family."""
-    groups = [
-        [_differences(values, task, baseline, row, metrics) for task in tasks]
-        for row, tasks in contrasts
-    ]
+    """Test the contrasts, each a row with its differences on tasks, as a family."""
+    results = run_tests([list(differences.values()) for _, differences in contrasts])
     tests = []
-    for (row, tasks), result in zip(contrasts, run_tests(groups), strict=True):
-        names = {metrics.get(task, "") for task in tasks}
+    for (row, differences), result in zip(contrasts, results, strict=True):
+        names = {metrics.get(task, "") for task in differences}
         metric = names.pop() if len(names) == 1 else metric_family(names.pop())
-        tests.append(RowTest(row, tasks, metric, result))
+        tests.append(RowTest(row, tuple(differences), metric, result))
     return tests
