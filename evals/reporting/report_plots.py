@@ -43,7 +43,7 @@ LONGEST = 70
 
 
 def shift_dots(number: int, rows: int) -> float:
-    """Return how far the dots of a row stand beside a column's place, so that rows do not overlap."""
+    """Return how far the dots of a row stand from a column's place, so that rows do not overlap."""
     return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
 
 

@@ -58,7 +58,7 @@ ROUNDING = 0.0005
 DECLINE = "Decline"
 
 
-class NotMade(Exception):
+class MissingValue(Exception):
     """The reason why a cell has no value, wherever it is made."""
 
 
@@ -126,7 +126,7 @@ class ReproducedTable:
         for cell in self.section.cells:
             try:
                 made = self._make(cell)
-            except NotMade as reason:
+            except MissingValue as reason:
                 made = ReproducedCell(None, str(reason))
             except SextantError as problem:
                 made = ReproducedCell(None, str(problem))
@@ -155,7 +155,7 @@ class ReproducedTable:
         columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         for cell in self.section.cells:
             # `cells` reports what cannot be made.
-            with suppress(SextantError, NotMade):
+            with suppress(SextantError, MissingValue):
                 run, _ = self._find(cell, cell.task)
                 column = columns.setdefault((cell.task, cell.metric), {})
                 values = run.columns[cell.metric].items()
@@ -199,12 +199,12 @@ class ReproducedTable:
     def _make(self, cell: PaperCell) -> ReproducedCell:
         missing = self.conditions.explain_missing_file(cell.task, cell.metric)
         if cell.lacks or missing:
-            raise NotMade(cell.lacks or missing)
+            raise MissingValue(cell.lacks or missing)
         if not cell.system:
             return ReproducedCell(self._describe(cell))
         measured = [self._measure(cell, task) for task in list_tasks(cell.task)]
         if any(made.value is None for made in measured):
-            raise NotMade("undefined for these queries")
+            raise MissingValue("undefined for these queries")
         mean = fmean(made.value for made in measured if isinstance(made.value, int | float))
         remark = measured[-1].remark
         if SHIPPED in remark and _differs(mean, cell.value) and not cell.note:
@@ -274,7 +274,7 @@ class ReproducedTable:
             values = measure_feature(self.load(task, cell.split), feature)
         line = regress(values, columns)
         if line is None:
-            raise NotMade("fewer than three queries, or a feature that all share")
+            raise MissingValue("fewer than three queries, or a feature that all share")
         return ReproducedCell(
             line[figure],
             "; ".join(dict.fromkeys(filter(None, remarks))),
@@ -322,7 +322,7 @@ class ReproducedTable:
         lacks = self.conditions.explain_lack(system)
         if result and result.problem and not lacks:
             raise result.problem
-        raise NotMade(lacks or (result.unfit if result else ""))
+        raise MissingValue(lacks or (result.unfit if result else ""))
 
     def count_failed(self) -> int:
         """Return how many queries the programs of its runs have failed."""

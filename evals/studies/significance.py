@@ -51,7 +51,11 @@ class RowTest(NamedTuple):
 
     def json(self) -> JsonObject:
         """Return the test as plain data."""
-        about = {"row": self.row, "tasks": self.tasks, "metric": self.metric}
+        about = {
+            "row": self.row,
+            "tasks": self.tasks,
+            "metric": self.metric,
+        }
         return about | self.result._asdict()
 
 
@@ -69,7 +73,12 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
     contrasts = []
     for row in dict.fromkeys(row for by_row in values.values() for row in by_row):
         if row != baseline:
-            differences = _subtract(values, baseline, row, metrics)
+            differences = _subtract(
+                values,
+                baseline,
+                row,
+                metrics,
+            )
             for members in group_by_family(differences, metrics).values():
                 if len(members) > 1:
                     contrasts.append((row, {task: differences[task] for task in members}))
@@ -85,14 +94,22 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     metrics = metrics or {}
     means = {}
     for row in next(iter(values.values()), {}):
-        columns = {task: by_row.get(row, {}).values() for task, by_row in values.items()}
-        if all(columns.values()):
-            signed = [orient(metrics.get(task, ""), fmean(columns[task])) for task in columns]
+        signed = []
+        for task, by_row in values.items():
+            if column := by_row.get(row):
+                metric = metrics.get(task, "")
+                signed.append(orient(metric, fmean(column.values())))
+        if len(signed) == len(values):
             means[row] = fmean(signed)
     best = max(means, key=means.__getitem__, default="")
     contrasts = []
     for row in means:
-        differences = _subtract(values, best, row, metrics)
+        differences = _subtract(
+            values,
+            best,
+            row,
+            metrics,
+        )
         if row != best and len(differences) == len(values):
             contrasts.append((row, differences))
     return best, {test.row: test for test in _test_together(contrasts, metrics)}
@@ -106,11 +123,11 @@ def _subtract(values: Values, baseline: str, row: str, metrics: Metrics) -> dict
         after = by_row.get(row, {})
         shared = [query for query in before if query in after]
         metric = metrics.get(task, "")
+        columns = []
+        for values_of_row in (before, after):
+            columns.append([orient(metric, values_of_row[query]) for query in shared])
         if shared:
-            differences[task] = subtract_columns(
-                [orient(metric, before[query]) for query in shared],
-                [orient(metric, after[query]) for query in shared],
-            )
+            differences[task] = subtract_columns(*columns)
     return differences
 
 
@@ -120,8 +137,19 @@ def _test_together(
     """Test the contrasts, each a row with its differences on tasks, as a family."""
     results = run_tests([list(differences.values()) for _, differences in contrasts])
     tests = []
-    for (row, differences), result in zip(contrasts, results, strict=True):
+    for (row, differences), result in zip(
+        contrasts,
+        results,
+        strict=True,
+    ):
         names = {metrics.get(task, "") for task in differences}
         metric = names.pop() if len(names) == 1 else metric_family(names.pop())
-        tests.append(RowTest(row, tuple(differences), metric, result))
+        tests.append(
+            RowTest(
+                row,
+                tuple(differences),
+                metric,
+                result,
+            )
+        )
     return tests
