@@ -201,7 +201,7 @@ def _paths(runs: Sequence[Run | Sequence[Run]]) -> list[Path]:
     return paths
 
 
-def _list_experiment_rows(result: JsonMapping, labels: Sequence[str]) -> list[JsonMapping]:
+def _list_experiment_rows(result: JsonMapping, labels: Sequence[str]) -> list[JsonObject]:
     """Return a row for each system, with each metric and its p against the baseline."""
     adjusted = {}
     for row in result["comparisons"]:
