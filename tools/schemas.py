@@ -173,14 +173,15 @@ def parse_json_exact(form: Any, data: bytes | str) -> Any:
     nested too deep to be written.
     """
     value = parse_json(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
-    if not _is_shallow(value, NESTED):
+    if not is_shallow(value, NESTED):
         raise ValueError(f"it is nested deeper than {NESTED} levels")
     return value
 
 
-def _is_shallow(value: Any, levels: int) -> bool:
+def is_shallow(value: Any, levels: int) -> bool:
+    """Return whether objects and lists are nested in at most so many levels."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
+    return levels > 0 and all(is_shallow(item, levels - 1) for item in items)
 
 
 def read_file(

@@ -18,7 +18,7 @@ from sextant.tools.models.answers.checks import InvalidAnswer
 from sextant.tools.models.answers.values import fold_name
 from sextant.tools.platform import files
 from sextant.tools.records import JsonMapping, JsonObject
-from sextant.tools.schemas import NESTED
+from sextant.tools.schemas import NESTED, is_shallow
 from sextant.tools.text import replace_surrogates
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -34,13 +34,11 @@ def read_json(sent: str | bytes) -> Any:
         value = json.loads(text.strip() or "null")
     except UnicodeDecodeError as error:
         raise ValueError(f"no UTF-8: {describe_byte(error)}") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # Python's limit of digits, too
         raise ValueError(f"no JSON: {error}") from None
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    except ValueError:  # of Python's limit
-        raise ValueError("JSON with a number that is too long") from None
-    if _is_deep(value):
+    if not is_shallow(value, NESTED):
         raise ValueError(_TOO_DEEP)
     return value
 
@@ -48,23 +46,6 @@ def read_json(sent: str | bytes) -> Any:
 def describe_byte(error: UnicodeDecodeError) -> str:
     """Return the first byte that is no UTF-8, and its place, which counts from 0."""
     return f"byte {error.object[error.start]:#04x} at {error.start:,}"
-
-
-def _is_deep(value: Any) -> bool:
-    """Whether lists and objects are nested deeper than NESTED levels, if writing them may end the
-    stack.
-    """
-    level = [value]
-    for _ in range(NESTED):
-        level = [
-            part
-            for container in level
-            if isinstance(container, dict | list)
-            for part in (container.values() if isinstance(container, dict) else container)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _refuse_boolean(value: Any) -> Any:

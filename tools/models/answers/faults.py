@@ -155,13 +155,9 @@ def _is_copied_object(signature: Any, value: pydantic.BaseModel) -> bool:
 
 def _is_placeholder(signature: Any, text: str) -> bool:
     """Return whether a text is a placeholder of DSPy's prompt, or a reference in a schema."""
-    plain = text.strip().casefold().strip(". ")
-    return plain in _placeholders(signature) or bool(_REFERENCE.fullmatch(plain))
-
-
-@lru_cache(maxsize=SIGNATURES_CACHED)
-def _placeholders(signature: Any) -> list[str]:
-    return [f"{{{name}}}" for name in signature.output_fields]
+    plain = text.strip(". \n").casefold()
+    is_name = plain.startswith("{") and plain[1:-1] in signature.output_fields
+    return is_name or bool(_REFERENCE.fullmatch(plain))
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)

@@ -33,6 +33,7 @@ from sextant.tools.models.answers.ids import Ids
 from sextant.tools.models.answers.schema import FieldValues
 from sextant.tools.models.answers.values import convert_items, find_items
 from sextant.tools.models.call_context import CallContext
+from sextant.tools.models.dspy_internals import apply_output_field_defaults
 from sextant.tools.platform.number_format import abbreviate
 
 _MAX_DESCRIBED = 80  # characters of a value in the trace
@@ -67,46 +68,25 @@ def salvage(
             value = reader.read(name, part, is_cut=is_cut and name == next(reversed(parts)))
             if not copies_prompt(signature, value):
                 own[name] = value
-    values = _fill_missing(signature, own, context.fallback) if own else None
-    if not values:
+    optional = {
+        name: deepcopy(value)
+        for name, value in context.fallback.items()
+        if isinstance(value, str | list) and not value
+    }
+    filled = optional | apply_output_field_defaults(signature, own)
+    if not own or not filled.keys() >= signature.output_fields.keys():
         return None
+    values = {name: filled[name] for name in signature.output_fields}
     try:
         run_checks(values, context.checks)
     except InvalidAnswer as fault:
-        is_missing = fault.kind == "empty" and _lacks_optional(values, context.fallback)
+        blank = {name for name, value in values.items() if _is_blank(value)}
+        is_missing = fault.kind == "empty" and blank and blank <= optional.keys()
         if not (fault.tolerable or is_missing):
             return None
     tests = [check for check in context.checks if check.test is not accept_any]
     checked = schema_constraints(tests).keys() & signature.output_fields.keys()
     return Part(values, reader.unknown_ids, checked <= own.keys())
-
-
-def _fill_missing(
-    signature: Any, values: FieldValues, fallback: Mapping[str, Any]
-) -> FieldValues | None:
-    """Return a value for each output field, of a default or the fallback if need be; None if a field has none."""
-    filled = {}
-    for name, field in signature.output_fields.items():
-        if name in values:
-            filled[name] = values[name]
-        elif not field.is_required():
-            filled[name] = field.get_default(call_default_factory=True)
-        elif may_be_empty(fallback, name):
-            filled[name] = deepcopy(fallback[name])
-        else:
-            return None
-    return filled
-
-
-def may_be_empty(fallback: Mapping[str, Any], name: str) -> bool:
-    """Return whether an answer may lack a field."""
-    return isinstance(fallback.get(name), str | list) and not fallback[name]
-
-
-def _lacks_optional(values: FieldValues, fallback: Mapping[str, Any]) -> bool:
-    """Return whether only fields that may be missing are blank, and one of them is."""
-    blank = [name for name, value in values.items() if _is_blank(value)]
-    return bool(blank) and all(may_be_empty(fallback, name) for name in blank)
 
 
 def _is_blank(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """The JSON schema of a signature's answers: strict as OpenAI wants it, and bounded by the checks of a call."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -102,7 +102,7 @@ def bound_schema(
         if rows > 1:
             max_chars = min(max_chars, good_chars // rows - _ROW_CHARS)
     bounds["string"] = {"maxLength": max(_SHORTEST_TEXT, max_chars)}
-    bounded = dict(_bound_part(schema, {}, constraints, bounds))
+    bounded = _bound_part(schema, {}, constraints, bounds)
     for field in bounded["properties"].values():
         if "maxItems" in field and field["items"].get("type") == "string":
             share = max(_SHORTEST_TEXT, good_chars // max(1, field["maxItems"]))
@@ -120,17 +120,13 @@ def _count_rows(schema: FieldValues, constraints: Mapping[str, Mapping[str, Any]
 
 
 def _bound_part(
-    part: Any,
+    part: FieldValues,
     asked: Mapping[str, Any],
     constraints: Mapping[str, Mapping[str, Any]],
     bounds: Mapping[str, FieldValues],
-) -> Any:
+) -> FieldValues:
     """Return a part of a schema with the constraints `asked` of it, and the bounds of its type."""
-    if isinstance(part, list):
-        return [_bound_part(item, {}, constraints, bounds) for item in part]
-    if not isinstance(part, dict):
-        return part
-    bounded = {name: _bound_part(value, {}, constraints, bounds) for name, value in part.items()}
+    bounded = _change_parts(part, lambda inner: _bound_part(inner, {}, constraints, bounds))
     if "properties" in part:
         bounded["properties"] = {
             name: _bound_part(value, constraints.get(name, {}), constraints, bounds)
@@ -148,6 +144,19 @@ def _bound_part(
     return bounded
 
 
+def _change_parts(schema: FieldValues, change: Callable[[FieldValues], FieldValues]) -> FieldValues:
+    """Return a schema with each schema directly inside it changed."""
+    changed = dict(schema)
+    for name, content in schema.items():
+        if name in ("properties", "$defs"):
+            changed[name] = {key: change(part) for key, part in content.items()}
+        elif name in ("anyOf", "oneOf", "prefixItems"):
+            changed[name] = [change(part) for part in content]
+        elif name in ("items", "additionalProperties") and isinstance(content, dict):
+            changed[name] = change(content)
+    return changed
+
+
 def _make_strict(part: FieldValues) -> FieldValues:
     """Return a schema of pydantic's in the form that OpenAI accepts.
 
@@ -155,15 +164,10 @@ def _make_strict(part: FieldValues) -> FieldValues:
     ValueError if it has a type that cannot be expressed: a mapping with any keys, a tuple, a union
     with a tag.
     """
-    strict = {name: part[name] for name in _SENT_KEYWORDS if name in part}
+    sent = {name: part[name] for name in _SENT_KEYWORDS if name in part}
+    strict = _change_parts(sent, _make_strict)
     if not strict.keys() & set(_TYPE_KEYWORDS):
         raise ValueError
-    for name in strict.keys() & {"properties", "$defs"}:
-        strict[name] = {key: _make_strict(value) for key, value in strict[name].items()}
-    if "anyOf" in strict:
-        strict["anyOf"] = [_make_strict(member) for member in strict["anyOf"]]
-    if strict.get("type") == "array":
-        strict["items"] = _make_strict(strict.get("items", {}))
     if strict.get("type") == "object":
         if part.get("additionalProperties") or not strict.get("properties"):
             raise ValueError
@@ -184,29 +188,19 @@ def inline_schema(annotation: Any) -> FieldValues | None:
     """
     try:
         schema = pydantic.TypeAdapter(annotation).json_schema()
-        return dict(_inline_part(schema, schema.get("$defs", {}), ()))
+        return _inline_part(schema, schema.get("$defs", {}), ())
     except (RecursionError, TypeError, pydantic.errors.PydanticUserError):
         return None
 
 
-def _inline_part(part: Any, definitions: FieldValues, within: tuple[str, ...]) -> Any:
+def _inline_part(
+    part: FieldValues, definitions: FieldValues, within: tuple[str, ...]
+) -> FieldValues:
     """Return a part of a schema that lies `within` the definitions with these names."""
-    if isinstance(part, list):
-        return [_inline_part(item, definitions, within) for item in part]
-    if not isinstance(part, dict):
-        return part
-    if "$ref" in part:
-        name = part["$ref"].rpartition("/")[2]
-        if name in within:
-            raise RecursionError(f"{name} contains itself")
-        definition = _inline_part(definitions[name], definitions, (*within, name))
-        return definition | {key: value for key, value in part.items() if key != "$ref"}
-    inlined = FieldValues()
-    for key, value in part.items():
-        if key == "properties":
-            inlined[key] = {
-                name: _inline_part(field, definitions, within) for name, field in value.items()
-            }
-        elif key not in ("$defs", "title"):
-            inlined[key] = _inline_part(value, definitions, within)
-    return inlined
+    plain = {key: value for key, value in part.items() if key not in ("$defs", "title")}
+    if "$ref" not in part:
+        return _change_parts(plain, lambda inner: _inline_part(inner, definitions, within))
+    name = plain.pop("$ref").rpartition("/")[2]
+    if name in within:
+        raise RecursionError(f"{name} contains itself")
+    return _inline_part(definitions[name], definitions, (*within, name)) | plain

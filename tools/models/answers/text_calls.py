@@ -226,7 +226,7 @@ def read_arguments(written: Any, parameters: JsonMapping | None = None) -> JsonO
         if isinstance(value, str):
             with suppress(ValueError, RecursionError):
                 value = json.loads(value.strip() or "{}", strict=False)
-    if isinstance(value, list) and len(value) == 1:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
         [value] = value
     if isinstance(value, dict) or value is None:
         return value or {}

@@ -36,6 +36,8 @@ _MARKS = (
     ("<|channel>thought", "<channel|>"),  # Gemma 4
     ("<unused94>thought", "<unused95>"),  # MedGemma
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    # OpenAI's harmony: the channel of the answer, or of a call, comes last
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
 )
 _OPENING, _CLOSING = ("|".join(map(re.escape, marks)) for marks in zip(*_MARKS, strict=True))
 _MARK = re.compile(
@@ -49,13 +51,8 @@ _TURN_ENDS = (
     *("<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "</s>"),
     *("<end_of_turn>", "<turn|>", "<｜end▁of▁sentence｜>", "<|END_RESPONSE|>"),
 )
-# Harmony, OpenAI's format: each part of an answer has a channel. `final` is the answer, and what
-# has a receiver is a call of a tool.
-_PART = re.compile(
-    r"(?:<\|start\|>(?P<role>[^<]*))?<\|channel\|>(?P<channel>[^<]*)(?:<\|constrain\|>[^<]*)?"
-    r"<\|message\|>(?P<content>.*?)(?=<\|(?:end|return|call|start|channel)\|>|\Z)",
-    re.DOTALL,
-)
+# The mark of harmony's last channel: what stands behind it is the answer.
+_FINAL = re.compile(r"\s*(?:<\|start\|>assistant)?<\|channel\|>final[^<>]*<\|message\|>")
 
 
 def part_thoughts(text: str, instruction: str = "") -> Parted:
@@ -64,8 +61,9 @@ def part_thoughts(text: str, instruction: str = "") -> Parted:
 
     The `instruction` is the prompt: a tag that it asks for holds a field, and no thoughts.
     """
-    part = _part_harmony if "<|channel|>" in text else _part_by_marks
-    thoughts, answer = part(text, instruction)
+    thoughts, answer = _part_by_marks(text, instruction)
+    if final := _FINAL.match(answer):
+        answer = answer[final.end() :]
     while (shorter := answer.rstrip()).endswith(_TURN_ENDS):
         answer = shorter[: shorter.rindex("<")]
     return Parted(thoughts, answer)
@@ -91,33 +89,11 @@ def _part_by_marks(text: str, instruction: str) -> Parted:
             answer = answer if is_open else ""
         position = mark.end()
         is_open = opens
-    if is_open:
-        # It was cut off, or the model forgot the mark: no answer is known
-        return Parted(_join([*thoughts, text[position:]]), answer.strip())
-    return (
-        Parted(_join(thoughts), (answer + text[position:]).strip())
-        if thoughts
-        else Parted("", text)
-    )
-
-
-def _part_harmony(text: str, instruction: str) -> Parted:
-    sections = list(_PART.finditer(text))
-    before = text[: sections[0].start()] if sections else text
-    texts: dict[str, list[str]] = {"analysis": [before.rpartition("<|message|>")[2]]}
-    calls = []
-    for section in sections:
-        if "to=" in section["channel"] or "to=" in (section["role"] or ""):
-            calls.append(section[0])
-        else:
-            channel = section["channel"].strip().partition(" ")[0]
-            texts.setdefault(channel, []).append(section["content"])
-    answer = texts.pop("final", [])[-1:]
-    if calls and not answer:
-        answer = texts.pop("commentary", [])
-    inner = _part_by_marks("\n".join(answer), instruction)
-    thoughts = [*(thought for channel in texts.values() for thought in channel), inner.thoughts]
-    return Parted(_join(thoughts), "\n".join([inner.answer, *calls]).strip())
+    if is_open:  # it was cut off, or the model forgot the mark: no answer is known
+        thoughts.append(text[position:])
+    else:
+        answer += text[position:]
+    return Parted(_join(thoughts), answer.strip()) if thoughts else Parted("", text)
 
 
 def _join(thoughts: Iterable[str]) -> str:

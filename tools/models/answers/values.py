@@ -8,11 +8,10 @@ import ast
 import json
 import math
 import re
-import types
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from inspect import isclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import dspy
 import json_repair
@@ -121,8 +120,6 @@ def _read(annotation: Any, value: Any, bounds: Mapping[str, Any]) -> Any:
     inside = get_args(annotation)
     if origin is Annotated:
         return _read(inside[0], value, bounds)
-    if origin in (Union, types.UnionType):
-        return _read_one_of(inside, value, bounds)
     if origin is Literal:
         return _choose(inside, value)
     base = origin or annotation
@@ -139,16 +136,6 @@ def _read(annotation: Any, value: Any, bounds: Mapping[str, Any]) -> Any:
         return [_read(inside[0], item, {}) for item in items] if inside else items
     value = _parse(value) if isinstance(value, str) else value
     return _read_model(base, value) if issubclass(base, pydantic.BaseModel) else value
-
-
-def _read_one_of(kinds: Iterable[Any], value: Any, bounds: Mapping[str, Any]) -> Any:
-    if type(None) in kinds and (value is None or str(value).strip().lower() in _NOTHING):
-        return None
-    for member in kinds:
-        if member is not type(None):
-            with suppress(ValueError):
-                return convert(member, value, bounds)
-    raise ValueError(f"{value!r} is none of the types asked for")
 
 
 def _only_item(value: Any) -> Any:
@@ -247,15 +234,11 @@ def _read_number(value: Any, bounds: Mapping[str, Any]) -> Any:
 
 
 def _choose(choices: Iterable[Any], value: Any) -> Any:
-    """Return the choice that a value means, in any case, with words behind it."""
-    if value in choices and not isinstance(value, bool):
-        return value
-    word = str(value).strip(_QUOTES + " .").casefold()
-    for reading in (word, re.split(r"[ .,;:!]", word)[0]):
-        alike = [choice for choice in choices if str(choice).casefold() == reading]
-        if len(alike) == 1:
-            return alike[0]
-    raise ValueError(f"{value!r} is none of {choices}")
+    """Return the choice that a text means, in any case, with words behind it."""
+    text = str(value).strip(_QUOTES + " .").casefold()
+    words = (text, re.split(r"[ .,;:!]", text)[0])
+    alike = [choice for choice in choices if str(choice).casefold() in words]
+    return alike[0] if len(alike) == 1 else value
 
 
 def _read_model(model: type[pydantic.BaseModel], value: Any) -> Any:

@@ -39,7 +39,6 @@ WRITTEN: list[tuple[Any, Any, Any]] = [
     (bool, "yes", True),
     (bool, "No, it is about trams.", False),
     (Literal["yes", "no"], "Yes.", "yes"),
-    (str | None, "none", None),
     (Verdict, {"doc_id": 101, "Grade": "2/3"}, Verdict(id="101", grade=2)),
     (list[Verdict], {"verdicts": [{"id": 1, "grade": 1}]}, [Verdict(id="1", grade=1)]),
     (dict[str, float], '{"d1": "0.5"}', {"d1": 0.5}),
