@@ -21,7 +21,7 @@ def identify(calls: Sequence[JsonMapping], conversation: Sequence[JsonMapping]) 
     for position, call in enumerate(calls):
         call_id = call.get("id")
         if not call_id or call_id in taken:
-            call_id = f"c{len(conversation):05}{position:03}"
+            call_id = _make_id(len(conversation), position)
         taken.add(call_id)
         identified.append({**call, "id": call_id})
     return identified
@@ -32,14 +32,20 @@ def shorten_ids(conversation: Sequence[JsonMapping]) -> list[JsonObject]:
     short_ids = {}
     for turn, message in enumerate(conversation):
         for position, call in enumerate(message.get("tool_calls") or ()):
-            is_short = re.fullmatch("[A-Za-z0-9]{9}", str(call["id"]))
-            short_ids[call["id"]] = call["id"] if is_short else f"c{turn:05}{position:03}"
-    messages = [dict(message) for message in conversation]
-    for message in messages:
-        if message.get("tool_calls"):
-            message["tool_calls"] = [
-                {**call, "id": short_ids[call["id"]]} for call in message["tool_calls"]
-            ]
-        if message.get("tool_call_id") in short_ids:
-            message["tool_call_id"] = short_ids[message["tool_call_id"]]
-    return messages
+            call_id = call["id"]
+            is_short = re.fullmatch("[A-Za-z0-9]{9}", str(call_id))
+            short_ids[call_id] = call_id if is_short else _make_id(turn, position)
+    shortened = []
+    for message in conversation:
+        changed = dict(message)
+        if calls := message.get("tool_calls"):
+            changed["tool_calls"] = [{**call, "id": short_ids[call["id"]]} for call in calls]
+        result_id = message.get("tool_call_id")
+        if result_id in short_ids:
+            changed["tool_call_id"] = short_ids[result_id]
+        shortened.append(changed)
+    return shortened
+
+
+def _make_id(turn: int, position: int) -> str:
+    return f"c{turn:05}{position:03}"
