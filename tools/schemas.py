@@ -179,7 +179,7 @@ def parse_json_exact(form: Any, data: bytes | str) -> Any:
 
 
 def is_shallow(value: Any, levels: int) -> bool:
-    """Return whether objects and lists are nested in at most so many levels."""
+    """Return whether objects and lists are nested in at most this number of levels."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(is_shallow(item, levels - 1) for item in items)
 
