@@ -168,6 +168,8 @@ def _make_strict(part: FieldValues) -> FieldValues:
     strict = _change_parts(sent, _make_strict)
     if not strict.keys() & set(_TYPE_KEYWORDS):
         raise ValueError
+    if strict.get("type") == "array" and "items" not in strict:
+        raise ValueError
     if strict.get("type") == "object":
         if part.get("additionalProperties") or not strict.get("properties"):
             raise ValueError
