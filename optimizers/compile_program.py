@@ -51,7 +51,12 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
     resolved = plan(request)
     with announced(f"loading {request.task}"):
         training = _divide(request)
-    objectives = _make_objectives(request, training)
+    # All with the metric of the first task.
+    first = make_objective(training.environment, request.metric, request.price)
+    objectives = [
+        make_objective(environment, first.metric, request.price)
+        for environment in training.environments
+    ]
     inputs = CompilationInputs(resolved.fit_to(training), training, tell)
     place = partial(_folder, request, training)
     config = run_folder.separate_changed(place, _configuration(inputs, objectives[0]))
@@ -101,15 +106,6 @@ def _divide(request: CompileRequest) -> Trainset:
     if not folds and not (is_usual and request.optimizer not in UNTRAINED):
         folds = 1
     return make_folds(merge_trainsets(trainsets), folds)
-
-
-def _make_objectives(request: CompileRequest, training: Trainset) -> list[Objective]:
-    """Make an objective for each task, all with the metric of the first."""
-    first = make_objective(training.environment, request.metric, request.price)
-    return [
-        make_objective(environment, first.metric, request.price)
-        for environment in training.environments
-    ]
 
 
 def _folder(request: CompileRequest, training: Trainset, config: run_folder.Config) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 import dspy
 
 from sextant import environments
+from sextant.environments.base import Environment
 from sextant.evals.running.evaluate import connect, make_resources
 from sextant.evals.running.request import find_program, query_limits
 from sextant.evals.running.resolve import (
@@ -227,22 +228,19 @@ class CompilationInputs:
         resolved = plan.resolved
         self.request = request
         self.plan = plan
-        self.training = training
         self.tell = tell
         # Shared by student, teacher, the writer of prompts, and retrievers.
         self.terms = make_resources(request, repeats=True)
-        rooms = [
-            (environment, RunRetrievers(environment, self.terms))
-            for environment in training.environments
-        ]
-        if pool := resolved.pool:
-            rooms = [
-                (pool.add_to(environment, list(map(engines.build, pool.parts))), engines)
-                for environment, engines in rooms
-            ]
-            self.training = training.replacing([environment for environment, _ in rooms])
-        self._rooms = {query.query_id: room for room in rooms for query in room[0].queries}
-        self.retriever = rooms[0][1].build(resolved.retriever)
+        # The environment and the retrievers of each task.
+        self._rooms: list[tuple[Environment, RunRetrievers]] = []
+        for environment in training.environments:
+            engines = RunRetrievers(environment, self.terms)
+            if pool := resolved.pool:
+                parts = list(map(engines.build, pool.parts))
+                environment = pool.add_to(environment, parts)
+            self._rooms.append((environment, engines))
+        self.training = training.replacing([environment for environment, _ in self._rooms])
+        self.retriever = self._rooms[0][1].build(resolved.retriever)
         self._toolbox = self._open_rooms(resolved.retriever)
         self.student = self._connect(request.lm)
         self.teacher = self._connect(request.teacher) if request.teacher else None
@@ -269,7 +267,7 @@ class CompilationInputs:
 
     def _open_rooms(self, retriever: retrievers.RetrieverSpec) -> ToolboxByTask:
         boxes: dict[str, Toolbox] = {}
-        for environment, engines in {id(room): room for room in self._rooms.values()}.values():
+        for environment, engines in self._rooms:
             specs = {"": retriever, **self.plan.resolved.others}
             named_retrievers = {name: engines.build(spec) for name, spec in specs.items()}
             if self.plan.resolved.pool:
@@ -282,12 +280,13 @@ class CompilationInputs:
 
     def label(self, queries: Sequence[Query]) -> list[dspy.Example]:
         """Return examples of the queries that have a relevant document, with labels (demonstrations.py)."""
-        spec = self.plan.resolved.retriever
         examples = []
         for query in queries:
-            environment, engines = self._rooms[query.query_id]
-            if environment.judgements[environment.headline].relevant(query.query_id):
-                examples.append(label_example(query, environment, engines.build(spec)))
+            for environment, engines in self._rooms:
+                judgements = environment.judgements[environment.headline]
+                if query in environment.queries and judgements.relevant(query.query_id):
+                    retriever = engines.build(self.plan.resolved.retriever)
+                    examples.append(label_example(query, environment, retriever))
         return examples
 
     def describe_models(self, attribute: str) -> JsonObject:

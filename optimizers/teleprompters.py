@@ -97,15 +97,15 @@ def find_teleprompter(name: str) -> Teleprompter:
     loaded = plugins.load_object("optimizer", name, {}, plugins.TELEPROMPTERS)
     if not callable(loaded):
         raise UsageError(f"{name} is a {type(loaded).__name__}; it has to be a function or a class")
-    options = {}
-    for option, parameter in inspect.signature(loaded).parameters.items():
-        default = parameter.default
-        if isinstance(default, str | bool | int | float):
-            options[option] = (default, default, default)
+    defaults = {
+        option: parameter.default
+        for option, parameter in inspect.signature(loaded).parameters.items()
+        if isinstance(parameter.default, str | bool | int | float)
+    }
     summary = first_sentence(inspect.getdoc(loaded)) or "without a description"
     return Teleprompter(
         summary=summary.removesuffix("."),
-        options=options,
+        options={option: (value, value, value) for option, value in defaults.items()},
         make=partial(_make_user_defined, loaded),
         step=False,
         teacher=True,
@@ -394,18 +394,13 @@ def better_together(job: TeleprompterContext) -> TeleprompterResult:
     for step in steps:
         row = TELEPROMPTERS[step]
         options = settings(row, step, str(job.options["effort"]), {})
-        step_context = replace(
-            job,
-            options=options,
-            teacher_lm=job.teacher_lm if row.teacher else None,
+        teacher_lm = job.teacher_lm if row.teacher else None
+        teleprompter, arguments[step] = row.make(
+            replace(job, options=options, teacher_lm=teacher_lm)
         )
-        teleprompter, compile_arguments = row.make(step_context)
         teleprompters[step] = _freed(teleprompter)
-        arguments[step] = {
-            name: value
-            for name, value in compile_arguments.items()
-            if name not in ("trainset", "valset")
-        }
+        for dataset in ("trainset", "valset"):  # BetterTogether's own
+            arguments[step].pop(dataset, None)
     # It asks each predictor for its model, because others of its steps train weights.
     job.student.set_lm(job.inputs.student.lm)
     best = dspy.BetterTogether(metric=job.study.metric, **teleprompters).compile(

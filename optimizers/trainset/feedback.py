@@ -298,20 +298,11 @@ class _FeedbackText:
         for comparison in lost[:_WRONG]:
             better = comparison.better
             worse = comparison.worse
-            of_better = self._quote(
-                better,
-                better,
-                contrast_id=worse,
-                subject="The better one",
+            lines.append(
+                f"- {_name(better)} has to be scored strictly higher than {_name(worse)}."
+                + self._quote(better, better, contrast_id=worse, subject="The better one")
+                + self._quote(worse, worse, contrast_id=better, subject="The other")
             )
-            of_worse = self._quote(
-                worse,
-                worse,
-                contrast_id=better,
-                subject="The other",
-            )
-            need = f"{_name(better)} has to be scored strictly higher than {_name(worse)}."
-            lines.append(f"- {need}{of_better}{of_worse}")
         return lines
 
     def _list_sentences(self, document: Document, contrast_id: str) -> list[str]:
