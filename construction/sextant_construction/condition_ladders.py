@@ -1,20 +1,17 @@
 """Records of documents that meet ever fewer conditions, MultiConIR's or the user's: their
-defects, and padding.
+steps, and padding.
 
 Sentences are told apart by `sextant.tools.text.sentences`; a sentence with an abbreviation in it may count
 as two. The recipe that makes them is in recipes/conditions.py.
 """
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import cycle
-from typing import NamedTuple
 
 from sextant.environments.base import Environment
 from sextant.tools.text import sentences
 
-_LEADING = re.compile(r"(?<!\S)\(?\d{1,2}[.):](?=\s)")  # what numbers the conditions of a list
 # What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et
 # al. 2023).
 FILLER = sentences("""
@@ -25,69 +22,29 @@ Somewhere a window is being closed. The grass by the fence is short. And so it g
 """)
 
 
-class LadderDefects(NamedTuple):
-    """The defects of a record: a document that meets all conditions, and documents compared with it."""
-
-    doc_id: str
-    steps: Sequence[int]  # of each comparison: sentences in which its documents differ
-    foreign: Sequence[str]  # numbers that a query asks for, and the document does not have
-    repeated: Sequence[
-        str
-    ]  # sentences that it has twice, and no other record has: those are padding
-
-
-def check_ladders(environment: Environment) -> list[LadderDefects]:
-    """Look at every record of a task that compares documents, lengthened or not.
-
-    A number that the document has anywhere, or in a larger number (11 in 11,500), is fine: a
-    contradiction of its sentence is counted from below.
+def count_steps(environment: Environment) -> dict[str, list[int]]:
+    """Return for each record, by its document that meets all conditions, the number of sentences in
+    which the documents of each comparison differ.
     """
     steps = defaultdict[str, dict[tuple[str, str], int]](dict)
-    missing_numbers = defaultdict[str, dict[str, None]](dict)
     texts = environment.documents
-    for query in environment.queries:
-        comparisons = environment.comparisons.get(query.query_id, ())
-        if pairs := [
+    for comparisons in environment.comparisons.values():
+        pairs = [
             (comparison.better, comparison.worse)
             for comparison in comparisons
             if comparison.label.startswith("Win")
-        ]:
-            first = pairs[0][0]
-            steps[first] |= {
-                pair: count_different_sentences(*(texts[doc_id].text for doc_id in pair))
-                for pair in pairs
-            }
-            numbers = {
-                *_numbers(texts[first].text),
-                *re.findall(r"\d+", texts[first].text),
-            }
-            missing_numbers[first] |= {
-                number: None
-                for number in _numbers(_LEADING.sub(" ", query.text))
-                if number not in numbers
-            }
-    records = Counter(sentence for first in steps for sentence in {*sentences(texts[first].text)})
-    repeated = {
-        first: [
-            sentence for sentence in repeated_sentences(texts[first].text) if records[sentence] == 1
         ]
-        for first in steps
-    }
-    return [
-        LadderDefects(first, [*differences.values()], [*missing_numbers[first]], repeated[first])
-        for first, differences in steps.items()
-    ]
+        for pair in pairs:
+            first, second = (texts[doc_id].text for doc_id in pair)
+            steps[pairs[0][0]][pair] = count_different_sentences(first, second)
+    return {doc_id: list(differences.values()) for doc_id, differences in steps.items()}
 
 
 def find_broken(environment: Environment) -> Iterator[str]:
     """Yield the records of a built benchmark that are no ladders."""
-    for row in check_ladders(environment):
-        if {*row.steps} != {1}:
-            yield f"the documents compared with {row.doc_id!r} do not differ by one sentence at a time"
-
-
-def _numbers(text: str) -> dict[str, None]:
-    return dict.fromkeys(number.replace(",", "") for number in re.findall(r"\d+(?:[.,]\d+)*", text))
+    for doc_id, steps in count_steps(environment).items():
+        if {*steps} != {1}:
+            yield f"the documents compared with {doc_id!r} do not differ by one sentence at a time"
 
 
 def count_different_sentences(first: str, second: str) -> int:

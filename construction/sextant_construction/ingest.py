@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +36,6 @@ from sextant_construction import text_cleaning as cleaning
 from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.pages import need
 from sextant_construction.documents.readers import Limits
-from sextant_construction.row_joining import JoinColumns, Row, join_rows
 from sextant_construction.text_cleaning import CleanSettings, clean_text, compile_pattern
 from sextant_construction.types import BuildSource
 
@@ -76,15 +75,6 @@ class CorpusSettings:
     title: Annotated[str, "column of the title, where there is one"] = "title"
     group: Annotated[
         str, "column of what a document is part of: its post, debate, record or author"
-    ] = ""
-    join: Annotated[
-        str, "column whose rows of one value become a document; empty: a row is a document"
-    ] = ""
-    headings: Annotated[
-        tuple[str, ...], "join: columns of the headings above a row's text, from the top"
-    ] = ()
-    heading_mark: Annotated[
-        str, "join: what stands between headings in a column; empty: a column has one"
     ] = ""
     private: Annotated[
         tuple[str, ...], "columns that are kept beside the build, and never released"
@@ -402,7 +392,6 @@ class _Ingestion:
             raise UsageError(
                 "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
             )
-        columns = (*columns, names.join, *names.headings)
         fields = tuple(column for column in columns if column)
         record = XmlPaths(names.record, names.sections, fields)
         rows = sources.read(
@@ -413,25 +402,8 @@ class _Ingestion:
             limits,
             self._leave_file,
         )
-        if names.join:
-            rows = self._join(rows)
         for location, row in rows:
             yield self._parse(location, row)
-
-    def _join(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the documents that rows become together."""
-        names = self.corpus
-        if names.private:
-            raise UsageError("corpus.join goes with no corpus.private: name one of them")
-        columns = JoinColumns(
-            names.join,
-            names.text or collections.TEXTS[0],
-            names.title or "title",
-            names.headings,
-            names.heading_mark,
-        )
-        id_column = names.id or collections.IDS[0]
-        return join_rows(rows, columns, id_column)
 
     def _parse(self, location: str, row: dict[str, Any]) -> CorpusRow:
         """Return a row of a file by the columns that the recipe names, or the usual columns."""

@@ -49,8 +49,7 @@ DIFFERS = {
     "conditions": "a query with k conditions is the first k of the one with all; a judge checks "
     "every condition and every changed sentence; conditions fail from the last to the first",
     "pool": "candidates are those of the recipe's retrievers in place of BM25 and ada-002, 50 "
-    "everywhere; queries of which no document meets every facet stay; a judge, not a person, tries "
-    "objectives",
+    "everywhere; queries of which no document meets every facet stay; no objective is tried",
 }
 
 

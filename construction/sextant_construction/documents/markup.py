@@ -24,14 +24,6 @@ from sextant_construction.documents.pages import NEEDED, need, read_text
 _NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)
 _LEFT_OUT = ("ref", "gallery", "references", "timeline")
 _PAGE = ("id", "title", "revision/{*}text")  # of a dump
-# Marks; a page that shows a mark in <nowiki> is left to the parser.
-_FEW_UNCLOSED = 100
-# A character for private use -> an opening mark, and the pattern of the mark and its end.
-_PAIRS = {
-    "\ue000": ("{{", re.compile(r"(?P<open>\{\{)|\}\}")),
-    "\ue001": ("[[", re.compile(r"(?P<open>\[\[)|\]\]")),
-    "\ue002": ("{|", re.compile(r"^[ \t:*#;]*(?P<open>\{\|)|\|\}", re.MULTILINE)),
-}
 _LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
 
 
@@ -136,53 +128,11 @@ def write_markdown(wikitext: str) -> str:
 
     It has headings, lists, tables, and infoboxes as lists.
     """
-    hidden = _hide_unclosed(wikitext)
-    code = need(*NEEDED["wikitext"]).parse(hidden.text)
+    code = need(*NEEDED["wikitext"]).parse(wikitext)
     wikicode_type = type(code)
     written = "".join(_write(wikicode_type([node])) for node in code.nodes)
     written = _LIST.sub(lambda match: " " * len(match[1]) + "- ", written)
-    for stand_in, mark in hidden.marks.items():
-        written = written.replace(stand_in, mark)
     return re.sub(r"\n\s*\n", "\n\n", written).strip()
-
-
-class _Hidden(NamedTuple):
-    text: str
-    marks: Mapping[str, str]  # stand-in of a mark -> the mark
-
-
-def _hide_unclosed(wikitext: str) -> _Hidden:
-    """Return wikitext with a character in place of each mark that nothing closes, if they are many.
-
-    They are text, but the parser would read the rest of the page for each of them to learn that.
-    """
-    marks = {}
-    for stand_in, (mark, pattern) in _PAIRS.items():
-        if wikitext.count(mark) <= _FEW_UNCLOSED:
-            continue
-        unclosed = _unclosed(pattern, wikitext)
-        if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
-            continue
-        pieces = []
-        end = 0
-        for match in unclosed:
-            start = match.start("open")
-            pieces.append(wikitext[end:start])
-            pieces.append(stand_in)
-            end = match.end("open")
-        wikitext = "".join(pieces) + wikitext[end:]
-        marks[stand_in] = mark
-    return _Hidden(wikitext, marks)
-
-
-def _unclosed(pattern: re.Pattern[str], wikitext: str) -> list[re.Match[str]]:
-    unclosed = []
-    for match in pattern.finditer(wikitext):
-        if match["open"]:
-            unclosed.append(match)
-        elif unclosed:
-            unclosed.pop()
-    return unclosed
 
 
 def _write(code: Any) -> str:

@@ -127,7 +127,6 @@ class Readers:
             seconds_in_all=limits.seconds * (_MOST_OVER + mib),
             memory=int(memory),
             text=limits.text,
-            at_once=False,
         )
         while True:
             fresh = self._connection is None
@@ -146,9 +145,6 @@ class Readers:
             if form != "xml":
                 self._leave(doc_id, stop.reason, stop.evidence)
                 return
-            if not request.at_once:  # once more, to see at which document it stops
-                request = request._replace(done=stop.done, at_once=True)
-                continue
             seconds_left = request.seconds_in_all - request.seconds
             if not stop.at or seconds_left <= 0:
                 first = stop.at or stop.done + 1
@@ -170,31 +166,31 @@ class Readers:
             self._connection.send(request)
             self._last = time.monotonic()
             while True:
-                for message_type, *payload in self._receive(request):
-                    if message_type == BEGINS:
-                        at = payload[0]
-                    elif message_type == ROW:
-                        rows_done = payload[0]
-                        at = 0
-                        yield payload[1], payload[2]
-                    elif message_type == LARGE:
-                        name = f"{request.doc_id}:{at}" if request.form == "xml" else request.doc_id
-                        self._leave(name, TOO_MUCH_TEXT, f"more than {request.text:,} MiB")
-                        rows_done = at
-                        at = 0
-                    elif message_type == OVER:
-                        return _Stop(payload[0], payload[1], rows_done, at)
-                    elif message_type == FAILED:
-                        raise payload[0]
-                    else:
-                        return None
+                message_type, *payload = self._receive(request)
+                if message_type == BEGINS:
+                    at = payload[0]
+                elif message_type == ROW:
+                    rows_done = payload[0]
+                    at = 0
+                    yield payload[1], payload[2]
+                elif message_type == LARGE:
+                    name = f"{request.doc_id}:{at}" if request.form == "xml" else request.doc_id
+                    self._leave(name, TOO_MUCH_TEXT, f"more than {request.text:,} MiB")
+                    rows_done = at
+                    at = 0
+                elif message_type == OVER:
+                    return _Stop(payload[0], payload[1], rows_done, at)
+                elif message_type == FAILED:
+                    raise payload[0]
+                else:
+                    return None
         except _Over as over:
             return _Stop(over.reason, over.evidence, rows_done, at)
         except (EOFError, OSError):
             return _Stop(CRASHED, "", rows_done, at)
 
-    def _receive(self, request: Request) -> list[Message]:
-        """Return the next messages, and see meanwhile to it that the process keeps to its limits.
+    def _receive(self, request: Request) -> Message:
+        """Return the next message, and see meanwhile to it that the process keeps to its limits.
 
         Raises _Over.
         """
@@ -207,14 +203,14 @@ class Readers:
                     raise _Over(TOO_MUCH_MEMORY, f"more than {request.memory:,} MiB")
                 if time.monotonic() - waits_since > _PATIENCE * request.seconds:
                     raise too_long
-            messages: list[Message] = self._connection.recv()
+            message: Message = self._connection.recv()
         except (EOFError, OSError):
             # The system has ended it, at the limit of processor time or for another reason.
             if time.monotonic() - self._last >= min(request.seconds, request.seconds_in_all) - 1:
                 raise too_long from None
             raise
         self._last = time.monotonic()
-        return messages
+        return message
 
     def _begin(self) -> None:
         try:

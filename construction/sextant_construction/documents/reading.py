@@ -7,8 +7,7 @@ fill the memory, in code in C that nothing but the end of its process ends.
 import math
 import os
 import resource
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -40,7 +39,6 @@ _PAGES = {
     "wikitext": read_wikitext,
 }
 MIB = 1 << 20
-_MOMENT = 0.01  # seconds
 
 # Kinds of messages to who asked.
 BEGINS = "begins"
@@ -71,7 +69,6 @@ class Request(NamedTuple):
     seconds_in_all: float  # that the file may take
     memory: int  # MiB that reading may take beyond what the process has at its start
     text: int  # MiB of text that a document may have
-    at_once: bool  # whether each message is sent at once, so that none is lost with this process
 
 
 def be_starter(descriptor: int, *forms: str) -> None:
@@ -94,24 +91,8 @@ def _serve(connection: Connection) -> None:
                 # has no memory for as ended, without a word. This is for what grows faster than the
                 # other process looks.
                 _limit(resource.RLIMIT_AS, at_start + 4 * request.memory * MIB)
-            for messages in _in_batches(_read(request), at_once=request.at_once):
-                connection.send(messages)
-
-
-def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[Message]]:
-    """Yield the messages in lists, each as long as comes together in a moment; all alone if
-    `at_once`.
-    """
-    batch = []
-    since = time.monotonic()
-    for message in messages:
-        batch.append(message)
-        moment = time.monotonic()
-        if at_once or moment - since > _MOMENT:
-            yield batch
-            batch = []
-            since = moment
-    yield batch
+            for message in _read(request):
+                connection.send(message)
 
 
 def _address_space() -> int:

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 from sextant.environments.base import EmptySplit, Environment, Grades, Qrels
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError
-from sextant.tools.platform.files import expand_user_path
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
@@ -23,12 +22,13 @@ from sextant_construction import release, transfer
 from sextant_construction.human_review import Item
 from sextant_construction.ingest import TASK, CutSettings, load_source
 from sextant_construction.pipeline import BuildPipeline
-from sextant_construction.query_ratings import read_ratings
 from sextant_construction.recipe import Recipe, ReleaseSettings
 from sextant_construction.types import Benchmark
 
 # Words in a row from which on texts are compared; an old passage of fewer is contained nowhere
 _RUN = 5
+# So begin metrics of comparisons, which are not carried over.
+_OF_COMPARISONS = ("Win", "Flip", "Triplets")
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,6 @@ class AdaptSettings:
     review: Annotated[
         float, "passages: share from which on, up to `coverage`, a person is asked"
     ] = 0.6
-    ratings: Annotated[
-        str, "JSON Lines of people's ratings of queries; empty: none, and all queries stay"
-    ] = ""
-    least: Annotated[
-        dict[str, float],
-        "ratings: the least mean of each, by its key there, e.g. {naturalness = 0.66}",
-    ] = field(default_factory=dict)
     positive: Annotated[
         float, "grades from this on become 1, others 0; 0: grades stay as they are"
     ] = 0.0
@@ -84,7 +77,6 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     wanted = recipe.release
     task = section.task or corpus.path.removeprefix(TASK)
     environment = _load(task, corpus.data)
-    environment = _drop_badly_rated(build, environment)
     graded = _grade(environment.qrels, section.positive)
     pieces = transfer.Pieces(build)
     of_documents = section.labels == "documents"
@@ -112,13 +104,10 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
             f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
             f"relevant to it"
         )
-    comparisons_left = {
-        query_id: pairs for query_id, pairs in environment.comparisons.items() if query_id in gold
-    }
-    comparisons = transfer.carry_comparisons(build, "transfer", comparisons_left, ranked)
-    twins = transfer.keep_twins(environment.twins, comparisons)
-    metrics = transfer.list_metrics(environment, comparisons, twins) or wanted.metrics
-    settings = _make_settings(wanted, environment, metrics)
+    compared = [query_id for query_id in environment.comparisons if query_id in gold]
+    build.drop_all("transfer", compared, "comparisons of documents, which are not carried over")
+    metrics = [name for name in environment.metrics if not name.startswith(_OF_COMPARISONS)]
+    settings = _make_settings(wanted, environment, metrics or wanted.metrics)
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
     if not section.positive:
@@ -131,16 +120,8 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         }
         for query_id in gold
     ]
-    # A query and its twin are both for dev, or both for test.
-    together = {**twins, **{twin: query_id for query_id, twin in twins.items()}}
-    benchmark = build.finish(
-        queries,
-        {"gold": gold},
-        provenance,
-        together,
-        **settings,
-    )
-    benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
+    benchmark = build.finish(queries, {"gold": gold}, provenance, **settings)
+    benchmark = release.judge_within_pools(benchmark)
     dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
     return benchmark._replace(dev=dev) if dev else benchmark
 
@@ -162,55 +143,13 @@ def _make_settings(
 
 
 def _load(task: str, data: str) -> Environment:
-    """Return all queries of a task, with its own split; comparisons may be of its dev queries alone (BIRCO)."""
+    """Return all queries of a task, with its own split."""
     environment = load_source(task, data)
     try:
         dev = load_source(task, data, "dev")
     except EmptySplit:
         return replace(environment, splits={"dev": ()})
-    return replace(
-        environment,
-        metrics=tuple(dict.fromkeys([*environment.metrics, *dev.metrics])),
-        comparisons={**environment.comparisons, **dev.comparisons},
-        splits={"dev": [query.query_id for query in dev.queries]},
-    )
-
-
-def _find_rating_fault(means: Mapping[str, float] | None, least: dict[str, float]) -> str:
-    """Return why a query with these mean ratings does not stay; "" if it does."""
-    if means is None:
-        return "nobody has rated it"
-    for name, bound in reversed(least.items()):
-        mean = means.get(name, bound)
-        if mean < bound:
-            return f"{name} is {mean:.2f}, under {bound:g}"
-    return ""
-
-
-def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environment:
-    """Return the task without queries that people did not rate high enough.
-
-    CRUMB drops those of QUEST that are not judged as natural and fluent.
-    """
-    section = build.recipe.adapt
-    if not section.ratings:
-        return environment
-    ratings = read_ratings(
-        expand_user_path(section.ratings),
-        section.least,
-    )
-    staying = []
-    for query in environment.queries:
-        query_id = query.query_id
-        if reason := _find_rating_fault(ratings.get(query_id), section.least):
-            build.drop("ratings", query_id, reason, query.text)
-        else:
-            staying.append(query_id)
-    build.count("ratings", len(environment.queries), len(staying))
-    if not staying:
-        raise DataError(f"ratings: no query is rated as high as {section.ratings} has to have it")
-    remaining = environment.asking(query_ids=staying)
-    return replace(remaining, splits=environment.splits)
+    return replace(environment, splits={"dev": [query.query_id for query in dev.queries]})
 
 
 def _grade(qrels: Qrels, positive: float) -> Grades:
@@ -287,13 +226,11 @@ class _Contained(NamedTuple):
 
 
 def _find_contained(build: BuildPipeline, environment: Environment) -> _Contained:
-    """Return the new places of the old passages that judgements, masks, pools and comparisons name."""
+    """Return the new places of the old passages that judgements, masks and pools name."""
     section = build.recipe.adapt
     named = {doc_id for row in environment.qrels.values() for doc_id in row}
     for query in environment.queries:
         named |= query.excluded | (query.candidates or frozenset())
-    for pairs in environment.comparisons.values():
-        named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
     old_words = {
         doc_id: tokens(environment.documents[doc_id].text)
         for doc_id in sorted(named)

@@ -15,7 +15,7 @@ from sextant.environments.base import Comparison
 from sextant.tools.errors import BudgetReached, DataError
 from sextant.tools.text import sentences
 from sextant_construction import __main__ as command
-from sextant_construction.condition_ladders import check_ladders, count_different_sentences
+from sextant_construction.condition_ladders import count_different_sentences, count_steps
 
 
 def read(domain):
@@ -327,7 +327,7 @@ def test_without_a_model_both_protocols_are_tasks_with_the_metrics_of_the_releas
     assert len(made.queries) == queries and all(
         512 <= len(one.text.split()) < 530 for one in made.documents.stream()
     )
-    assert all({*row.steps} == {1} and not row.foreign for row in check_ladders(made))
+    assert all({*steps} == {1} for steps in count_steps(made).values())
     if protocol == "complexity":
         asked_for = [one.text for one in made.queries if one.query_id.startswith("b1-")]
         assert all(longer.startswith(shorter + "\n") for shorter, longer in pairwise(asked_for))
@@ -358,22 +358,15 @@ def test_a_built_ladder_that_is_none_breaks_what_must_hold(make, author, texts, 
     assert check("check", place).code == 0
 
 
-def test_the_checker_finds_what_a_ladder_has_that_it_should_not():
+def test_the_steps_of_a_record_are_counted_in_sentences():
     documents = {
         "p": "It is set in Rome. The year is 2022. A dog runs.",
         "one": "It is set in Oslo. The year is 2022. A dog runs.",
         "two": "It is set in Oslo. The year is 1950. A cat runs.",
-        "twice": "A cat sits. A cat sits. It costs 1,500. A dog runs.",
-        "less": "A cat sits. A cow sits. It costs 1,500. A dog runs.",
     }
-    asked_for = {"a": "A film:\n1. of 1918\n2. in Rome", "b": "(1) a dog, for 1500"}
-    task = environments.of(documents, asked_for, {"a": {"p": 1}, "b": {"twice": 1}}, name="t")
-    first = (Comparison("Win(1)", "p", "one"), Comparison("Win(2)", "one", "two"))
-    task = replace(task, comparisons={"a": first, "b": (Comparison("Win(1)", "twice", "less"),)})
-    assert [[[*part] for part in row[1:]] for row in check_ladders(task)] == [
-        [[1, 2], ["1918"], []],
-        [[1], [], ["A cat sits."]],
-    ]
+    task = environments.of(documents, {"a": "A film in Rome"}, {"a": {"p": 1}}, name="t")
+    comparisons = (Comparison("Win(1)", "p", "one"), Comparison("Win(2)", "one", "two"))
+    assert count_steps(replace(task, comparisons={"a": comparisons})) == {"p": [1, 2]}
 
 
 @pytest.mark.parametrize("variant", ["complexity", "monotonicity", "format", "length512"])
@@ -381,9 +374,8 @@ def test_the_miniatures_records_are_ladders_but_for_two_conditions_of_two_senten
     tasks = [
         environments.load(f"multiconir/{one}:{variant}", "mini", "all") for one in multiconir.TASKS
     ]
-    rows = [row for task in tasks for row in check_ladders(task)]
-    assert len(rows) == 15 and [step for row in rows for step in row.steps if step != 1] == [2, 2]
-    assert not any(row.foreign or row.repeated for row in rows)
+    rows = [steps for task in tasks for steps in count_steps(task).values()]
+    assert len(rows) == 15 and [step for steps in rows for step in steps if step != 1] == [2, 2]
 
 
 def test_each_style_is_a_call_with_two_examples_of_it(make, author, texts, server):

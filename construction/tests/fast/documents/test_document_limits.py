@@ -12,7 +12,7 @@ from sextant.tools.errors import DataError, RunIncomplete
 from sextant.tools.platform import files as disk
 from sextant_construction import documents
 from sextant_construction.documents import readers
-from sextant_construction.documents.markup import XmlPaths, write_markdown
+from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.readers import Limits
 from sextant_construction.ingest import CorpusSettings, CutSettings, ingest
 from sextant_construction.text_cleaning import CleanSettings
@@ -82,11 +82,6 @@ def test_of_a_dump_the_pages_over_a_limit_are_left_out_alone(tmp_path):
         "dump.xml:2": "files that take too long to read",
         "dump.xml:4": "files with too much text",
     }
-
-
-@pytest.mark.parametrize("text", ["{{a|", "{{{a|", "[[a|", "{|\n|\n"])
-def test_marks_that_nothing_closes_are_text_and_take_no_longer_in_a_long_page(text):
-    assert write_markdown(text * 20_000) == (text * 20_000).strip()
 
 
 def test_a_page_of_a_pdf_is_read_once_however_often_it_is_named(tmp_path):
