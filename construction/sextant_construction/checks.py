@@ -10,11 +10,9 @@ docs/guide/build.md explains the figures.
 
 import random
 import re
-from argparse import ArgumentTypeError
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -47,8 +45,7 @@ from sextant.evals.scoring.text_similarity import compare
 from sextant.programs import FLOOR, VERIFIER
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST
 from sextant.tools import retrievers
-from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.models.model_spec import check_key
+from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import add_json_option, print_result
 from sextant.tools.platform.number_format import number, plural, queries
@@ -63,7 +60,6 @@ NDCG = "nDCG@10"
 WIN = "Win"
 POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 5)
 TOP = 10  # documents of each system that a pool is made of
-PAIRS = 100  # that a second judge grades again
 ALIKE = 0.5  # similarity of queries
 # of a classifier: texts of a kind at most, folds, texts of a kind at least
 TEXTS = 2000
@@ -144,9 +140,6 @@ BOUNDS = {
         "most",
         "their wording gives positives away",
     ),
-    "kappa": Threshold(
-        "kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"
-    ),
 }
 
 
@@ -159,10 +152,9 @@ class CheckFigure(NamedTuple):
     details: Any = None  # its parts, as JSON has them
     floor: bool = False  # whether it may be better than this
 
-    def json(self, bounds: Mapping[str, float]) -> JsonObject:
+    def json(self) -> JsonObject:
         """Return the figure next to its bound; `fine` is None if that cannot be told."""
-        title, usual, at, wrong = BOUNDS[self.name]
-        bound = bounds.get(self.name, usual)
+        title, bound, at, wrong = BOUNDS[self.name]
         value, low, high = (
             self.value if isinstance(self.value, Interval) else (self.value, None, None)
         )
@@ -535,29 +527,11 @@ def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
     return labels
 
 
-def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
-    """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
-    if subject.compares:
-        return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
-    request = replace(
-        subject.request, program="sextant.programs.llm_tasks.relevance_judge:Judge", lm=spec
-    )
-    runs = [run.path for run in subject.searches.values()]
-    agreement = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
-    return CheckFigure(
-        "kappa", agreement["kappa"], llm_judge.describe_agreement(agreement), agreement
-    )
-
-
 def check_benchmark(
     request: Request,
     names: Sequence[str],
-    judge: str = "",
-    bounds: Mapping[str, float] = {},
 ) -> JsonObject:
-    """Return all figures of a benchmark, as --json prints them; `bounds` are those that differ from
-    the defaults.
-    """
+    """Return all figures of a benchmark, as --json prints them."""
     subject = CheckedBenchmark(request, names)
     kinds = (
         find_ease,
@@ -569,16 +543,14 @@ def check_benchmark(
         find_ladders,
         find_generator,
     )
-    figures = [figure for find_figures in kinds for figure in find_figures(subject)] + (
-        [find_kappa(subject, judge)] if judge else []
-    )
+    figures = [figure for find_figures in kinds for figure in find_figures(subject)]
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
         "queries": len(subject.environment.queries),
         "metric": subject.metric,
         "lm": request.lm,
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
-        "figures": [figure.json(bounds) for figure in figures],
+        "figures": [figure.json() for figure in figures],
     }
 
 
@@ -618,16 +590,6 @@ def render_checks(result: JsonMapping) -> str:
     )
 
 
-def _bound(text: str) -> tuple[str, float]:
-    """An argument type: NAME=X, a bound of a figure."""
-    name, value = cli_options.parse_name_value(text)
-    if name not in BOUNDS:
-        raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
-    with suppress(ValueError):
-        return name, float(value)
-    raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
-
-
 def add_options(parser: Any) -> None:
     """Add the options of `check` to a command line."""
     add = parser.add_argument
@@ -637,21 +599,6 @@ def add_options(parser: Any) -> None:
         default="",
         metavar="SPECS",
         help="systems to look with beside BM25, e.g. dense",
-    )
-    add(
-        "--judge",
-        default="",
-        metavar="SPEC",
-        help=f"a second judge, who grades {PAIRS} judged pairs again",
-    )
-    usual = ", ".join(f"{name}={threshold.value:g}" for name, threshold in BOUNDS.items())
-    add(
-        "--bound",
-        type=_bound,
-        action="append",
-        default=[],
-        metavar="NAME=X",
-        help=f"in place of {usual}; repeatable",
     )
     add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
     add_json_option(parser)
@@ -675,16 +622,13 @@ def command(arguments: Any) -> int:
     expressions = ("bm25", *Expressions(arguments.retrievers).each())
     specs = [retrievers.canonicalize(text) for text in expressions]
     names = list(dict.fromkeys(map(str, specs)))
-    judges = [arguments.judge] if arguments.judge else []
-    check_prices(request, [request.lm, *judges], specs)
-    if judges and not arguments.dry_run:
-        check_key(arguments.judge, request.headers)
+    check_prices(request, [request.lm], specs)
     if arguments.dry_run:
         forecast = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
         print_result(forecast, cost_estimate.render_estimate, as_json=arguments.json)
         return 0
     broken = _find_broken(request, folder if built else None)
-    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound))
+    result = check_benchmark(request, names)
     print_result(result | {"broken": broken}, render_checks, as_json=arguments.json)
     return DataError.exit_code if broken else 0
 

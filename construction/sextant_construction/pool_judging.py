@@ -24,7 +24,6 @@ SHOWN = 3  # relevant documents, and others, that people see beside a query
 SHEETS = {
     "rejudge": "gold",
     "unique": "gold",
-    "aspects": "gold",
     "judge": "pooled",
 }
 

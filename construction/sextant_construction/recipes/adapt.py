@@ -19,7 +19,6 @@ from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 from sextant_construction import release, transfer
-from sextant_construction.human_review import Item
 from sextant_construction.ingest import TASK, CutSettings, load_source
 from sextant_construction.pipeline import BuildPipeline
 from sextant_construction.recipe import Recipe, ReleaseSettings
@@ -48,8 +47,8 @@ class AdaptSettings:
     coverage: Annotated[
         float, "passages: share of an old one, in a row, that a new one has to have"
     ] = 0.9
-    review: Annotated[
-        float, "passages: share from which on, up to `coverage`, a person is asked"
+    hides: Annotated[
+        float, "passages: share from which on a new one is hidden where the old one is"
     ] = 0.6
     positive: Annotated[
         float, "grades from this on become 1, others 0; 0: grades stay as they are"
@@ -206,7 +205,7 @@ def inherit_labels(
 
 
 class _Contained(NamedTuple):
-    """Which new passages contain an old passage: surely, or as people say, and perhaps."""
+    """Which new passages contain an old passage, and which contain it in part."""
 
     surely: Mapping[str, Sequence[str]]
     perhaps: Mapping[str, Sequence[str]]
@@ -236,29 +235,13 @@ def _find_contained(build: BuildPipeline, environment: Environment) -> _Containe
         for doc_id in sorted(named)
         if doc_id in environment.documents
     }
-    certain = {}
-    doubtful = {}
-    for old, new, share in find_contained(old_words, build.source.documents):
-        if share >= section.coverage:
-            certain[old, new] = "yes"
-        elif share >= section.review:
-            doubtful[old, new] = "no"
-
-    def show(pair: tuple[str, str]) -> Item:
-        old = environment.documents[pair[0]]
-        new = build.source.documents[pair[1]]
-        return Item(
-            (
-                ("the old passage", old.text),
-                ("the new passage", new.text),
-            )
-        )
-
-    build.review("transfer", doubtful, show)  # puts what people say in place of "no"
     surely = defaultdict[str, list[str]](list)
     perhaps = defaultdict[str, list[str]](list)
-    for (old, new), answer in (certain | doubtful).items():
-        (surely if answer == "yes" else perhaps)[old].append(new)
+    for old, new, share in find_contained(old_words, build.source.documents):
+        if share >= section.coverage:
+            surely[old].append(new)
+        elif share >= section.hides:
+            perhaps[old].append(new)
     return _Contained(surely, perhaps)
 
 

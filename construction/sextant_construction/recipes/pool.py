@@ -7,7 +7,6 @@ a task; `sextant compile --optimizer objective` tries descriptions of the task o
 """
 
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -61,9 +60,6 @@ class FacetsSettings:
     kind: Annotated[
         str, "what counts as one, e.g. an argument or its evidence; empty: none are listed"
     ] = ""
-    judge: Annotated[
-        bool, "grade every candidate by every facet: judgements aspects (sums) and every (all met)"
-    ] = False
 
 
 @dataclass(frozen=True)
@@ -92,8 +88,6 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     queries = _make_candidates(build, task, pieces, queries, gold)
     facets = _list_facets(build, queries)
     judgements = {"gold": gold}
-    if recipe.facets.judge:
-        judgements |= _judge_facets(build, queries, facets)
     judgements |= pool_judging.pool(build, "", queries, gold)
     settings = {**task.hints, **release.keep_level(task), "opaque_ids": task.opaque_ids}
     settings["objective"] = recipe.release.objective or task.queries[0].objective
@@ -130,25 +124,14 @@ def _count(
     facets: Mapping[str, list[str]],
 ) -> dict[str, float]:
     """Return the counts of pools, hard negatives and facets for the card of the benchmark."""
-    sizes = {query.query_id: len(query.candidates or ()) for query in benchmark.queries}
-    pooled = sum(sizes.values())
-    counts: dict[str, float] = {"documents of a pool, mean": pooled / len(sizes)}
-    # Pools of dev queries have no documents of the pools of test queries.
-    for split in ("test", "dev") if benchmark.dev else ():
-        of_split = [
-            size
-            for query_id, size in sizes.items()
-            if (query_id in benchmark.dev) == (split == "dev")
-        ]
-        counts[f"documents of a {split} pool, mean"] = fmean(of_split)
-    hard_negatives = sum(len(doc_ids) for doc_ids in hard.values())
+    sizes = [len(query.candidates or ()) for query in benchmark.queries]
+    counts: dict[str, float] = {"documents of a pool, mean": fmean(sizes)}
+    hard_negatives = sum(map(len, hard.values()))
     if hard_negatives:
-        counts["hard negatives, share of pools"] = hard_negatives / pooled
+        counts["hard negatives, share of pools"] = hard_negatives / sum(sizes)
     facet_counts = [len(facets[query_id]) for query_id in hard if query_id in facets]
     if facet_counts:
         counts["facets of a query, mean"] = fmean(facet_counts)
-        counts["facets, least"] = min(facet_counts)
-        counts["facets, most"] = max(facet_counts)
     return counts
 
 
@@ -222,7 +205,7 @@ def _make_candidates(
             pools[query_id] = relevant_ids(grades).union(*map(pieces.find, pool_of[query_id]))
     else:
         # A dry run takes bm25 for all retrievers if no stage that is priced reads the pools.
-        reads_pools = recipe.facets.judge or recipe.pool.retrievers
+        reads_pools = recipe.pool.retrievers
         specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
         searchers = [build.retriever(spec) for spec in specs]
         pools = make_pools(queries, gold, searchers, dict.fromkeys(gold, settings.size))
@@ -269,52 +252,6 @@ def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, li
             facets_of[unit.key.query_id] = facets
     build.count("facets", len(queries), len(facets_of))
     return facets_of
-
-
-def _judge_facets(
-    build: BuildPipeline,
-    queries: Sequence[Query],
-    facets: Mapping[str, list[str]],
-) -> dict[str, Grades]:
-    """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
-
-    `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
-    """
-    requests = []
-    subqueries = defaultdict(list)
-    for query in queries:
-        candidates = sorted(query.candidates or ())
-        for number, text in enumerate(facets.get(query.query_id, ())):
-            subquery_id = f"{query.query_id}/{number}"
-            subqueries[query.query_id].append(subquery_id)
-            subquery = replace(query, query_id=subquery_id, text=text)
-            requests.append(pool_judging.GradingRequest(subquery, candidates))
-    most = sum(len(query.text.split()) for query in queries)
-    batch = 2 * build.recipe.judge.batch
-    graded = pool_judging.grade(
-        build,
-        "aspects",
-        "",
-        requests,
-        batch,
-        most,
-    )
-
-    sums = Grades()
-    meets_every = Grades()
-    for query in queries:
-        query_id = query.query_id
-        sums[query_id] = {}
-        meets_every[query_id] = {}
-        rows = [graded.get(subquery_id, {}) for subquery_id in subqueries[query_id]]
-        for candidate in sorted(query.candidates or ()):
-            grades = [row.get(candidate, 0.0) for row in rows] or [0.0]
-            sums[query_id][candidate] = sum(grades)
-            meets_every[query_id][candidate] = float(min(grades) >= 1)
-    unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
-    build.drop_all("aspects", unmet, "no candidate meets every facet")
-    build.count("aspects", len(queries), len(queries) - len(unmet))
-    return {"aspects": sums, "every": meets_every}
 
 
 def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:

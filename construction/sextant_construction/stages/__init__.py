@@ -17,4 +17,4 @@ STAGES = {
     for file, stages in _FILES.items()
     for stage in stages
 }
-STAGES |= dict.fromkeys(("rejudge", "judge", "aspects"), f"{__name__}.offline_grading:GRADE")
+STAGES |= dict.fromkeys(("rejudge", "judge"), f"{__name__}.offline_grading:GRADE")

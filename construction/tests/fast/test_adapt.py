@@ -9,7 +9,7 @@ from conftest import lines
 
 from sextant import environments
 from sextant.environments.base import EmptySplit
-from sextant_construction import human_review, release
+from sextant_construction import release
 from sextant_construction.ingest import load_source
 
 
@@ -96,12 +96,6 @@ def test_a_query_stays_only_if_all_its_old_passages_stand_in_new_ones(tmp_path):
     )
     why = "no new passage contains what is relevant"
     assert dropped(folder) == [("q2", why, "o2"), ("q3", why, "o3")]
-    [(item, row)] = human_review.read_offered(folder)["transfer"].items()
-    assert row["show"][0] == ["the old passage", OLD["o3"]]
-    lines(tmp_path / "said.jsonl", [json.dumps({"item": item, "rater": "ann", "value": "yes"})])
-    assert human_review.import_answers(folder, [tmp_path / "said.jsonl"]) == 0
-    build(folder)
-    assert load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 1.0}, "q3": {"sugar.md": 1.0}}
 
 
 def test_a_tenth_of_the_queries_is_for_dev_and_a_hundred_at_most(tmp_path):

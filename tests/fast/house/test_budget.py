@@ -14,7 +14,7 @@ from sextant import PACKAGES
 
 MOST = {
     "agents": 5_200,
-    "construction/sextant_construction": 39_400,
+    "construction/sextant_construction": 38_100,
     "environments": 28_300,
     "evals": 117_700,
     "optimizers": 17_500,
