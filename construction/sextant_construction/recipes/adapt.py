@@ -97,14 +97,14 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     queries = [query for query in environment.queries if query.query_id in gold]
     queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
     gold = {query.query_id: gold[query.query_id] for query in queries}
+    compared = [query_id for query_id in environment.comparisons if query_id in gold]
+    build.drop_all("transfer", compared, "comparisons of documents, which are not carried over")
     build.count("transfer", len(environment.queries), len(gold))
     if not gold:
         raise DataError(
             f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
             f"relevant to it"
         )
-    compared = [query_id for query_id in environment.comparisons if query_id in gold]
-    build.drop_all("transfer", compared, "comparisons of documents, which are not carried over")
     metrics = [name for name in environment.metrics if not name.startswith(_OF_COMPARISONS)]
     settings = _make_settings(wanted, environment, metrics or wanted.metrics)
     if of_documents and section.max_p and pieces.have_parents:
