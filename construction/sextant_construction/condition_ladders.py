@@ -17,17 +17,17 @@ def count_steps(environment: Environment) -> dict[str, list[int]]:
     which the documents of each comparison differ.
     """
     steps = defaultdict[str, dict[tuple[str, str], int]](dict)
-    texts = environment.documents
     for comparisons in environment.comparisons.values():
-        pairs = [
-            (comparison.better, comparison.worse)
-            for comparison in comparisons
-            if comparison.label.startswith("Win")
-        ]
-        for pair in pairs:
-            first, second = (texts[doc_id].text for doc_id in pair)
-            steps[pairs[0][0]][pair] = count_different_sentences(first, second)
-    return {doc_id: list(differences.values()) for doc_id, differences in steps.items()}
+        wins = []
+        for comparison in comparisons:
+            if comparison.label.startswith("Win"):
+                wins.append(comparison)
+        for comparison in wins:
+            steps[wins[0].better][comparison[1:]] = count_different_sentences(
+                environment.documents[comparison.better].text,
+                environment.documents[comparison.worse].text,
+            )
+    return {doc_id: list(counts.values()) for doc_id, counts in steps.items()}
 
 
 def find_broken(environment: Environment) -> Iterator[str]:
@@ -41,9 +41,16 @@ def count_different_sentences(first: str, second: str) -> int:
     """Return in how many sentences two texts differ; a replaced sentence counts once."""
     mine = {*sentences(first)}
     theirs = {*sentences(second)}
-    return max(len(mine - theirs), len(theirs - mine))
+    removed = mine - theirs
+    added = theirs - mine
+    return max(len(removed), len(added))
 
 
 def repeated_sentences(text: str) -> list[str]:
     """Return the sentences that stand in a text more than once."""
-    return [sentence for sentence, times in Counter(sentences(text)).items() if times > 1]
+    counts = Counter(sentences(text))
+    repeated = []
+    for sentence, times in counts.items():
+        if times > 1:
+            repeated.append(sentence)
+    return repeated

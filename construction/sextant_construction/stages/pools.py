@@ -49,5 +49,9 @@ def split_clauses(inputs: Inputs, statistics: Any) -> list[str]:
 
 
 FACETS = StageQuestion(
-    ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",), check=in_its_words
+    ListFacets,
+    {"facets": split_clauses},
+    role="sweep",
+    filled=("facets",),
+    check=in_its_words,
 )
