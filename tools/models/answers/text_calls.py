@@ -148,7 +148,7 @@ def _read_tag(value: str) -> Any:
 
 # Harmony's to=functions.search ..., [TOOL_CALLS]search[ARGS], Kimi's and DeepSeek's, behind which is JSON
 _NAMED = re.compile(
-    r"(?:(?:(?:assistant|commentary|analysis)++\s++)?\bto=|\0\s*+(?:function\0\s*+)?)"
+    r"(?:(?:(?:assistant|commentary|analysis){1,2}+\s++)?\bto=|\0\s*+(?:function\0\s*+)?)"
     r"(?P<name>[A-Za-z_][\w.:-]*+)[\0\s]*+(?:(?:commentary|json|code)[\0\s]*+)*+(?:```json\s*+)?(?=\{)"
 )
 
