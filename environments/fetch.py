@@ -14,6 +14,7 @@ The Hub's files are downloaded here, too: `hf_hub_download` of huggingface_hub 1
 partial file on failure.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -82,7 +83,6 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     paths = suite.tasks[name].files
     marker = environments.fetch_marker(task)
     folder = marker.parent
-    listed = []
 
     def busy() -> None:
         raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
@@ -103,13 +103,9 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
                 f"{task}: {plural(len(listed), 'file')}, {decimal(total)} from {release} "
                 f"({release.licence}){begun}"
             )
-            if total - bytes_done > (room := shutil.disk_usage(folder).free):
-                lacks = (
-                    f"{folder} has room for {decimal(room)}, and {decimal(total - bytes_done)} more are "
-                    f"needed"
-                )
-                raise DataError(
-                    f"{lacks}; make room, or set SEXTANT_HOME to a folder on another disk"
+            if (needed := total - bytes_done) > (room := shutil.disk_usage(folder).free):
+                raise OSError(
+                    errno.ENOSPC, f"room for {decimal(room)}, {decimal(needed)} are needed", folder
                 )
             marker.unlink(missing_ok=True)  # it is of another revision, or of files that are gone
             progress = Progress(task, total, "bytes", bytes_done)
@@ -118,13 +114,13 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             content = _describe_files(task, release, folder, listed)
             disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
     except OSError as error:
+        reason = f"{error.filename or folder} cannot be written: {error.strerror or error}"
         if error.errno in disk.FULL:
-            raise DataError(_describe_full_disk(error, folder, listed)) from None
-        reason = (
-            f"{error.filename or folder} cannot be written: {error.strerror or error}; set "
-            f"SEXTANT_HOME"
-        )
-        raise UsageError(reason) from None
+            raise DataError(
+                f"{reason}; make room, or set SEXTANT_HOME to a folder on another disk, and the "
+                f"same command goes on"
+            ) from None
+        raise UsageError(f"{reason}; set SEXTANT_HOME") from None
     say(f"{task}: whole and checked, in {folder}")
     return folder
 
@@ -148,18 +144,6 @@ def _describe_files(
         "files": files,
         "fetched": datetime.now(UTC).date().isoformat(),
     }
-
-
-def _describe_full_disk(error: OSError, folder: Path, listed: Sequence[ReleaseFile]) -> str:
-    present = 0
-    for file in listed:
-        present += max(_size_of(folder / file.path), _size_of(file.part(folder)))
-    whole = sum(file.size for file in listed)
-    reason = error.strerror or error
-    return (
-        f"{folder}: {reason}; {decimal(present)} of {decimal(whole)} are here. Make room, and the "
-        f"same command goes on from there"
-    )
 
 
 def _is_here(path: Path, file: ReleaseFile) -> bool:
@@ -423,23 +407,15 @@ def _try_again(
 
 
 def _refused(response: httpx.Response, label: str) -> DataError:
-    status = _status(response)
-    host = response.url.host
+    status = f"{_status(response)} from {response.url.host}"
     # GitHub answers 422 if a name cannot be a commit.
-    if response.status_code in (
-        404,
-        410,
-        422,
-    ):
-        return DataError(f"{label} is not there any more ({status} from {host})")
+    if response.status_code in (404, 410, 422):
+        return DataError(f"{label} is not there any more ({status})")
     if response.headers.get("x-ratelimit-remaining") == "0":
-        return DataError(
-            f"{host} takes no more requests from here for now ({status}); try again in an hour"
-        )
-    if response.status_code in (401, 403):
-        refused = f"{host} does not give {label} to everybody, or not any more ({status})"
-        return DataError(f"{refused}; a token may be needed: set HF_TOKEN for the Hugging Face Hub")
-    return DataError(f"{host} refuses {label} ({status})")
+        return DataError(f"no more requests are taken for now ({status}); try again in an hour")
+    return DataError(
+        f"{label} is refused ({status}); a token may be needed: set HF_TOKEN for the Hugging Face Hub"
+    )
 
 
 def _status(response: httpx.Response) -> str:
