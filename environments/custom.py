@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import BeforeValidator, Field
@@ -188,119 +189,112 @@ def check_settings(content: dict[str, Any], source: str) -> Settings:
 
 def load(request: LoadRequest) -> Environment:
     """Load the requested split of a task of the user's own."""
-    collection = _open(request)
-    if (headline := request.qrels or collection.headline) not in collection.judgements:
-        raise UnknownForTask(f"judgements of {request.task}", headline, collection.judgements)
-    collection = replace(
-        collection,
-        task=collection.task if re.fullmatch("own/.+", collection.task) else request.task,
-        data=request.data,
-        source=request.data,
-        columns=request.columns,
-        headline=headline,
-        max_p=collection.judgements[headline].unit_of is not None,
-        queries=tuple(
-            replace(query, objective=request.objective(query.objective))
-            for query in collection.queries
-        ),
-    )
-    dev = set(collection.splits.get("dev", ()))
-    every = {query.query_id for query in collection.queries}
-    chosen = {
-        "all": every,
-        "dev": dev,
-        "test": set(collection.splits.get("test", every - dev)),
-    }[request.split]
-    query_ids = [query.query_id for query in collection.queries if query.query_id in chosen]
-    if not query_ids:
-        raise EmptySplit(request.split, collection.task, len(collection.queries), REMEDY)
-    environment = collection.asking(query_ids=query_ids)
-    warnings = []
-    # read_collection has looked at all queries of a folder, which takes a while of a large one.
-    is_part = len(query_ids) < len(collection.queries) or names.is_reference(request.data)
+    every = _open(request)
+    headline = request.qrels or every.headline
+    if headline not in every.judgements:
+        raise UnknownForTask(f"judgements of {request.task}", headline, every.judgements)
+    dev = set(every.splits.get("dev", ()))
+    query_ids = {query.query_id for query in every.queries}
+    chosen = {"all": query_ids, "dev": dev, "test": {*every.splits.get("test", query_ids - dev)}}
+    asked = [each.query_id for each in every.queries if each.query_id in chosen[request.split]]
+    if not asked:
+        raise EmptySplit(request.split, every.task, len(every.queries), REMEDY)
+    environment = every.asking(query_ids=asked)
+    warnings = list(every.warnings)
+    # `read_collection` has looked at all queries of a folder, which takes a while of a large one.
+    is_part = len(asked) < len(query_ids) or names.is_reference(request.data)
     for name, judgements in environment.judgements.items() if is_part else ():
-        known = (
-            {judgements.unit_of(doc_id) for doc_id in environment.documents}
-            if judgements.unit_of
-            else environment.documents
-        )
-        source = f"{collection.task}, {request.split} split, {name} judgements"
+        documents = environment.documents
+        known = judgements.list_units(documents) if judgements.unit_of else documents
         missing = list_missing(judgements.qrels, known)
-        warnings += check_judged(source, judgements, known, missing)
-    judged = environment.judgements[headline]
-    hidden = 0
-    for query in environment.queries:
-        relevant = judged.relevant(query.query_id).keys()
-        hidden += len(relevant & query.excluded)
-        if query.candidates is not None:
-            hidden += len(relevant - query.excluded - judged.list_units(query.candidates))
-    warnings = [*(collection.warnings or warnings)]
-    if hidden:
+        source = f"{every.task}, {request.split} split, {name} judgements"
+        found = check_judged(source, judgements, known, missing)
+        warnings += found if not every.warnings else []
+    if hidden := _count_hidden(environment.queries, environment.judgements[headline]):
         warnings.append(
-            f"{collection.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
+            f"{every.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
             f"excluded, or outside of the query's pool"
         )
-    environment = replace(environment, warnings=tuple(warnings))
-    # Of dev alone.
-    metrics = tuple(
-        name for name in collection.metrics if name != "Triplets" or environment.comparisons
-    )
     return replace(
         environment,
+        task=every.task if re.fullmatch("own/.+", every.task) else request.task,
+        data=request.data,
+        source=request.data,
         split=request.split,
-        metrics=metrics,
+        columns=request.columns,
+        headline=headline,
+        max_p=every.judgements[headline].unit_of is not None,
+        queries=tuple(
+            replace(query, objective=request.objective(query.objective))
+            for query in environment.queries
+        ),
+        # Triplets are of dev alone.
+        metrics=tuple(
+            name for name in every.metrics if name != "Triplets" or environment.comparisons
+        ),
+        warnings=tuple(warnings),
     )
+
+
+def _count_hidden(queries: Iterable[Query], judged: Judgements) -> int:
+    """Return how many relevant documents are excluded, or outside of their query's pool."""
+    hidden = 0
+    for query in queries:
+        relevant = judged.relevant(query.query_id).keys()
+        pool = relevant if query.candidates is None else judged.list_units(query.candidates)
+        hidden += len(relevant & query.excluded) + len(relevant - query.excluded - pool)
+    return hidden
 
 
 def _open(request: LoadRequest) -> Environment:
     """Return all queries of the task; its name is "own/" if the request names it."""
     location = request.data
-    if names.is_reference(location) and not location.startswith("ir_datasets:"):
-        try:
-            recipe = names.load_object("task", location, {}, names.TASKS)
-            with names.contained():
-                recipe = recipe() if callable(recipe) else recipe
-        except SextantError:
-            raise
-        except Exception as error:  # a user's function may raise anything
-            raise OwnCodeFailed(
-                f"{names.display_name(location)}: {names.describe_exception(error)}"
-            ) from error
-        if isinstance(recipe, Environment):
-            return recipe
-        if not isinstance(recipe, str | Path):
-            problem = (
-                "what environments.of returns, the path of a folder, or a function that returns "
-                "either"
-            )
-            raise UsageError(
-                f"{names.display_name(location)} makes a {type(recipe).__name__}; a task is {problem}"
-            )
-        location = str(recipe)
-    elif not location.startswith("ir_datasets:") and not Path(location).is_dir():
+    is_package = location.startswith("ir_datasets:")
+    if names.is_reference(location) and not is_package:
+        made = _make_from_python(location)
+        if isinstance(made, Environment):
+            return made
+        location = made
+    elif not is_package and not Path(location).is_dir():
         raise DataError(
             f"the folder {location} of {request.task} is not there; --data says where it is now"
         )
-    settings = read_settings(Path(location))
-    reads = _read_folder(Path(location), settings, request)
+    folder = Path(location)
+    settings = read_settings(folder)
+    reads = _read_folder(folder, settings, request)
     read = next(iter(reads.values()))
-    dev_rule = "the dev queries are the data's" if read.splits else "no query is kept for dev"
-    findings = (
-        [] if settings else [f"There is no {FILE}: the objective is neutral, and {dev_rule}."]
-    )
+    findings = list(read.said)
+    if not settings:
+        dev_rule = "the dev queries are the data's" if read.splits else "no query is kept for dev"
+        findings.append(f"There is no {FILE}: the objective is neutral, and {dev_rule}.")
     if recipe := settings.get("made"):
         findings.append(f"This benchmark was built: README.md. {recipe.get('human', '')}".rstrip())
-    task = _make(
-        read,
-        {name: collection.qrels for name, collection in reads.items()},
-        settings,
-        [*read.said, *findings],
+    judged = {name: collection.qrels for name, collection in reads.items()}
+    warnings = dict.fromkeys(chain(*(each.warnings for each in reads.values())))
+    task = replace(_make(read, judged, settings, findings), warnings=tuple(warnings))
+    return _compare(_limit(task, folder, settings, read.pools), folder, settings)
+
+
+def _make_from_python(reference: str) -> Environment | str:
+    """Return the task, or the path of a folder, that a user's object is or makes."""
+    try:
+        recipe = names.load_object("task", reference, {}, names.TASKS)
+        with names.contained():
+            recipe = recipe() if callable(recipe) else recipe
+    except SextantError:
+        raise
+    except Exception as error:  # a user's function may raise anything
+        raise OwnCodeFailed(
+            f"{names.display_name(reference)}: {names.describe_exception(error)}"
+        ) from error
+    if isinstance(recipe, Environment):
+        return recipe
+    if isinstance(recipe, str | Path):
+        return str(recipe)
+    raise UsageError(
+        f"{names.display_name(reference)} makes a {type(recipe).__name__}; a task is what "
+        f"environments.of returns, the path of a folder, or a function that returns either"
     )
-    task = replace(
-        task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values()))))
-    )
-    limited = _limit(task, Path(location), settings, read.pools)
-    return _compare(limited, Path(location), settings)
 
 
 def _read_folder(folder: Path, settings: Settings, request: LoadRequest) -> dict[str, Collection]:
@@ -357,10 +351,11 @@ def _limit(
         queries.append(replace(query, excluded=excluded, candidates=pool if pools else None))
     listed = chain(*(query.excluded for query in queries))
     absent = [doc_id for doc_id in dict.fromkeys(listed) if doc_id not in documents]
-    if absent and document_ids.find_alike(absent, documents):
+    if absent:
         mismatch = document_ids.compare(absent, "file", documents, "corpus")
-        location = f"{folder / excluded_file}: a search would show what it must not"
-        raise DataError(f"{location}: {mismatch}")
+        if mismatch.is_spelling:
+            location = f"{folder / excluded_file}: a search would show what it must not"
+            raise DataError(f"{location}: {mismatch}")
     notes = [f"Excluded documents that are not in the corpus: {len(absent):,}."] if absent else []
     if self_found := sum(_finds_itself(query, documents) for query in queries):
         notes.append(
@@ -559,40 +554,46 @@ def _hints(settings: Settings) -> dict[str, str]:
     return hints
 
 
+_DRAFT = Template(
+    """\
+name = $name  # runs and tables call the task own/NAME
+objective = $objective  # what counts as a find; models read it with every query
+# document = "an article"  # what a document is, in a few words; here e.g. $example
+metrics = $metrics  # at any depth; also P, AP and Judged
+metric = $metric  # the headline
+# relevant_from = 2  # the lowest grade of a relevant document; without it all above 0
+# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first leads
+# split = { share = 0.3, seed = "$seed" }  # keep 30 % of the queries for dev, which compiling needs
+depth = 1000  # documents in a ranking
+# lens = "recollection"  # how documents are relevant without saying so; also stance, failure, proof
+# instruction = ""  # what queries say of the task, where that is not the objective
+# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents
+# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, comparisons, twins
+"""
+)
+
+
 def draft_benchmark_toml(
     folder: Path, columns: Mapping[str, str], name: str = ""
 ) -> tuple[str, tuple[str, ...]]:
     """Return (the text of a benchmark.toml for the data in `folder`, findings in it)."""
     read = read_collection(folder, disk.sextant_home(), columns)
-    example = next(iter(read.documents.stream())).text[:40]
-    lines = [
-        f"name = {schemas.to_toml(name_slug(name or folder.name))}  # runs and tables call the task own/NAME",
-        f"objective = {schemas.to_toml(GENERIC)}  # what counts as a find; models read it with every "
-        f"query",
-        f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',
-        f"metrics = {schemas.to_toml(METRICS)}  # at any depth; also P, AP and Judged",
-        f"metric = {schemas.to_toml(METRICS[0])}  # the headline",
-        "# relevant_from = 2  # the lowest grade of a relevant document; without it all above 0",
-        '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first '
-        "leads",
-        f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which '
-        f"compiling needs",
-        "depth = 1000  # documents in a ranking",
-        '# lens = "recollection"  # how documents are relevant without saying so; also stance, '
-        "failure, proof",
-        '# instruction = ""  # what queries say of the task, where that is not the objective',
-        '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
-        '# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, '
-        "comparisons, twins",
-    ]
+    text = _DRAFT.substitute(
+        name=schemas.to_toml(name_slug(name or folder.name)),
+        objective=schemas.to_toml(GENERIC),
+        example=repr(next(iter(read.documents.stream())).text[:40]),
+        metrics=schemas.to_toml(METRICS),
+        metric=schemas.to_toml(METRICS[0]),
+        seed=SEED,
+    )
     if columns:
-        lines.append(f"columns = {schemas.to_toml(columns)}  # what the files call them")
+        text += f"columns = {schemas.to_toml(columns)}  # what the files call them\n"
     findings = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
     comments = [
-        f"# {strip_control_characters(sentence).replace(str(folder), folder.name)}"
+        f"# {strip_control_characters(sentence).replace(str(folder), folder.name)}\n"
         for sentence in findings
     ]
-    return "\n".join([*comments, *lines]) + "\n", findings
+    return "".join([*comments, text]), findings
 
 
 SUITE = Suite(

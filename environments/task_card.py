@@ -284,37 +284,33 @@ def _judgements(
 ) -> Iterator[CheckResult]:
     """Yield whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
     judgements = environment.judgements[name]
-    # Judgements of documents that are not there.
-    lost = []
-    # Queries without a relevant document.
-    without = 0
     grade_counts = Counter[float]()
-    everything = set[str]()
-    missing = set()
+    judged = set[str]()
+    lost = 0  # judgements of documents that are not there
+    example = ""
+    without = 0  # queries without a relevant document
     for query in environment.queries:
         grades = judgements.qrels.get(query.query_id, {})
         grade_counts.update(grades.values())
         without += not judgements.relevant(query.query_id)
-        judged = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
-        for doc_id in judged:
+        for doc_id in {**grades, **(judgements.binary or {}).get(query.query_id, {})}:
+            judged.add(doc_id)
             if doc_id not in doc_ids:
-                lost.append(f", e.g. {doc_id!r} of query {query.query_id!r}")
-                missing.add(doc_id)
-        everything |= judged.keys()
+                lost += 1
+                example = example or f", e.g. {doc_id!r} of query {query.query_id!r}"
     check = f"{name} judgements, {split}"
-    example = lost[0] if lost else ""
     scale = f" ({_describe_scale(grade_counts)})" if grade_counts else ""
     finding = (
         f"{grade_counts.total() or 'none'} of them{scale}, {judgements.level}; "
-        f"{len(lost) or 'none'} without a document{example}"
+        f"{lost or 'none'} without a document{example}"
     )
     # Quirks of a user's data are counted, not refused.
     is_custom = environment.task.startswith("own/")
-    few_missing = is_custom and len(missing) * 2 <= len(everything)
-    yield CheckResult(check, not lost or few_missing, finding)
-    finding = f"{without or 'none'} without a relevant document"
+    missing = sum(doc_id not in doc_ids for doc_id in judged)
+    yield CheckResult(check, not lost or (is_custom and missing * 2 <= len(judged)), finding)
     # DORIS-MAE has queries without a label of 1, which is a fact of the release.
     fine = is_custom or bool(judgements.relevant_from) or not without
+    finding = f"{without or 'none'} without a relevant document"
     yield CheckResult(f"queries without {check}", fine, finding)
 
 
