@@ -165,10 +165,10 @@ def match_judgements(
     judgements = Judgements(qrels, relevant_from=relevant_from)
     warnings = check_judged(source, judgements, corpus, missing, hint)
     unjudged = asked.texts.keys() - qrels.keys()
-    if unknown and document_ids.find_alike(unknown, unjudged):
+    if unknown:
         mismatch = document_ids.compare(unknown, "judgements", unjudged, "queries")
         count = plural(len(unknown), "judged query is", "judged queries are")
-        warnings.append(f"{count} unknown, and left out: {mismatch}.")
+        warnings += [f"{count} unknown, and left out: {mismatch}."] * mismatch.is_spelling
     excluded = _select(asked.excluded, qrels)
     instructions = _select(asked.instructions, qrels)
     counts["queries without a judgement, left out"] = len(unjudged)
@@ -314,7 +314,7 @@ def check_judged(
             none_there = f"none of the {name} documents ({len(documents_of):,}) is in the corpus"
             parents = "`max_p` in benchmark.toml judges passages by their documents"
             raise DataError(f"{source}: {none_there}: {mismatch} ({parents}){hint}")
-    if len(lost) * 2 > len(judged) or document_ids.find_alike(missing, documents):
+    if len(lost) * 2 > len(judged) or mismatch.is_spelling:
         share = f"{len(lost):,} of {plural(len(judged), 'judged document')}"
         absent = f"{share} {choose_verb(len(lost))} not in the corpus"
         return [f"{source}: {absent}, and never found: {mismatch}"]
@@ -517,7 +517,12 @@ class _Tables(NamedTuple):
 
     def list_tables(self) -> list[_Table]:
         """Return the tables that have files."""
-        every = (self.documents, self.queries, self.judgements, self.pools)
+        every = (
+            self.documents,
+            self.queries,
+            self.judgements,
+            self.pools,
+        )
         return [table for table in every if table.files]
 
     def check_columns(self, columns: Mapping[str, str]) -> None:
@@ -584,7 +589,12 @@ def _open_tables(
     opened = {name: _Table(folder, name, chosen[name], columns) for name in _COLUMNS}
     if chosen["judgements"]:
         opened["queries"].known.pop("doc_id")
-    return _Tables(folder, found, is_apart, **opened)
+    return _Tables(
+        folder,
+        found,
+        is_apart,
+        **opened,
+    )
 
 
 def _keep_package(name: str, home: Path) -> Path:
@@ -598,18 +608,22 @@ def _keep_package(name: str, home: Path) -> Path:
     try:
         ir_datasets = import_module("ir_datasets")  # which is optional
         data = ir_datasets.load(dataset_id)
-        rows = {
-            "corpus": (
-                {"_id": each.doc_id, "text": each.default_text()} for each in data.docs_iter()
-            ),
-            "queries": (
-                {"_id": each.query_id, "text": each.default_text()} for each in data.queries_iter()
-            ),
-            "qrels": (
-                {"qid": each.query_id, "doc_id": each.doc_id, "score": each.relevance}
-                for each in data.qrels_iter()
-            ),
+        texts = {
+            "corpus": data.docs_iter,
+            "queries": data.queries_iter,
         }
+        rows: dict[str, Iterator[JsonObject]] = {
+            name: ({"_id": each[0], "text": each.default_text()} for each in read())
+            for name, read in texts.items()
+        }
+        rows["qrels"] = (
+            {
+                "qid": each.query_id,
+                "doc_id": each.doc_id,
+                "score": each.relevance,
+            }
+            for each in data.qrels_iter()
+        )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with disk.temporary_sibling(folder, disk.SHARED, folder=True) as draft:
             for table, lines in rows.items():
@@ -657,7 +671,12 @@ def read_port(
         )
     in_order = {query_id: text for query_id, text in texts.items() if query_id in qrels}
     unjudged = frozenset(texts.keys() - qrels.keys())
-    return Collection(corpus, in_order, _select(qrels, in_order), unjudged=unjudged)
+    return Collection(
+        corpus,
+        in_order,
+        _select(qrels, in_order),
+        unjudged=unjudged,
+    )
 
 
 def read_qrels(path: Path, queries: Container[str], documents: Container[str]) -> Grades:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable
 from itertools import islice
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from sextant.environments.readers.files import abbreviate
@@ -49,19 +50,28 @@ def suggest(name: str, candidates: Iterable[str]) -> str:
     return f"; there is {abbreviate(alike[1])}: write both alike" if alike else ""
 
 
+class Mismatch(NamedTuple):
+    """That the ids of two sides are not the same, in words with an id of each."""
+
+    is_spelling: bool  # they are two spellings of an id
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def compare(
     strangers: Collection[str],
     side: str,
     candidates: Collection[str],
     other_side: str,
-) -> str:
-    """Return in words, with an id of each, that the ids of two sides are not the same; spellings
-    of one id, if there are.
-    """
+) -> Mismatch:
+    """Compare ids of one side that the other does not have with those that it has."""
     alike = find_alike(strangers, candidates)
     stranger, known = alike or (next(iter(strangers)), next(iter(candidates), ""))
     # What differs in Unicode's form alone looks the same.
     plain = [unicodedata.normalize("NFC", name) for name in (stranger, known)]
     show = ascii if plain[0] == plain[1] else abbreviate
     pair = f"{show(stranger)} in the {side}, and {show(known)} in the {other_side}"
-    return f"{pair}: {'write both alike' if alike else 'do both have the same ids?'}"
+    remedy = "write both alike" if alike else "do both have the same ids?"
+    return Mismatch(alike is not None, f"{pair}: {remedy}")

@@ -55,14 +55,18 @@ def find_reader(path: Path, table: str) -> Callable[[Path], tables.Rows] | None:
 def read_qrels(path: Path) -> tables.Rows:
     """Yield (place, judgement) of each line of four columns."""
     for number, text in raw_files.read_lines(path):
+        location = f"{path}, line {number}"
         match = _QREL.fullmatch(text)
         if not match:
-            raise DataError(
-                f"{path}, line {number}: not four columns (query, iteration, document, grade)"
-            )
+            raise DataError(f"{location}: not four columns (query, iteration, document, grade)")
+        query_id, doc_id, grade = match.groups()
         yield (
-            f"{path}, line {number}",
-            dict(zip(("query_id", "doc_id", "grade"), match.groups(), strict=True)),
+            location,
+            {
+                "query_id": query_id,
+                "doc_id": doc_id,
+                "grade": grade,
+            },
         )
 
 
@@ -87,7 +91,8 @@ def _parse_document(text: str, location: str) -> dict[str, str]:
     match = _DOC.fullmatch(text)
     row: dict[str, list[str]] = {}
     for name, value in _split_fields(match[1]) if match else ():
-        if words := html.unescape(_TAG.sub(" ", value)).strip():
+        words = html.unescape(_TAG.sub(" ", value)).strip()
+        if words:
             row.setdefault(name, []).append(words)
     if len(row.get("docno", ())) != 1:
         raise DataError(
@@ -95,8 +100,11 @@ def _parse_document(text: str, location: str) -> dict[str, str]:
             f"<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
         )
     if not row.keys() & TEXTS:
-        others = [name for name in row if name not in ("docno", *TITLES)]
-        row["text"] = [words for name in others for words in row.pop(name)]
+        whole = []
+        for name in [*row]:
+            if name not in ("docno", *TITLES):
+                whole += row.pop(name)
+        row["text"] = whole
     return {name: "\n".join(texts) for name, texts in row.items()}
 
 
@@ -188,7 +196,9 @@ def _parse_topic(text: str) -> dict[str, list[str]]:
     field = "text"
     at = 0
     for tag in [*_TAG.finditer(text), None]:
-        words = _LABEL.sub("", html.unescape(text[at : tag.start() if tag else None]))
+        end = tag.start() if tag else None
+        words = html.unescape(text[at:end])
+        words = _LABEL.sub("", words)
         row.setdefault(field, []).extend(words.split())
         if tag:
             at = tag.end()
