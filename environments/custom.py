@@ -190,6 +190,7 @@ def check_settings(content: dict[str, Any], source: str) -> Settings:
 def load(request: LoadRequest) -> Environment:
     """Load the requested split of a task of the user's own."""
     every = _open(request)
+    task = every.task if re.fullmatch("own/.+", every.task) else request.task
     headline = request.qrels or every.headline
     if headline not in every.judgements:
         raise UnknownForTask(f"judgements of {request.task}", headline, every.judgements)
@@ -198,7 +199,7 @@ def load(request: LoadRequest) -> Environment:
     chosen = {"all": query_ids, "dev": dev, "test": {*every.splits.get("test", query_ids - dev)}}
     asked = [each.query_id for each in every.queries if each.query_id in chosen[request.split]]
     if not asked:
-        raise EmptySplit(request.split, every.task, len(every.queries), REMEDY)
+        raise EmptySplit(request.split, task, len(every.queries), REMEDY)
     environment = every.asking(query_ids=asked)
     warnings = list(every.warnings)
     # `read_collection` has looked at all queries of a folder, which takes a while of a large one.
@@ -207,17 +208,17 @@ def load(request: LoadRequest) -> Environment:
         documents = environment.documents
         known = judgements.list_units(documents) if judgements.unit_of else documents
         missing = list_missing(judgements.qrels, known)
-        source = f"{every.task}, {request.split} split, {name} judgements"
+        source = f"{task}, {request.split} split, {name} judgements"
         found = check_judged(source, judgements, known, missing)
         warnings += found if not every.warnings else []
     if hidden := _count_hidden(environment.queries, environment.judgements[headline]):
         warnings.append(
-            f"{every.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
+            f"{task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
             f"excluded, or outside of the query's pool"
         )
     return replace(
         environment,
-        task=every.task if re.fullmatch("own/.+", every.task) else request.task,
+        task=task,
         data=request.data,
         source=request.data,
         split=request.split,

@@ -192,7 +192,7 @@ def load(request: LoadRequest) -> Environment:
 def _read_release(folder: Path, home: Path) -> Collection:
     """Read the task in `folder`, as it is released: corpus/corpus.jsonl and queries+qrels/queries.jsonl
     with rows {"_id", "text"}, queries+qrels/qrels.tsv with a header line, and, of some tasks,
-    qrels_pool.tsv and per_query_excluded_ids.json beside it.
+    qrels_pool.tsv and per_query_excluded_ids.json in the same folder.
     """
     inside = folder / "queries+qrels"
     files = {
