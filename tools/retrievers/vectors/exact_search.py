@@ -45,7 +45,12 @@ class VectorRetriever(VectorRetrieverBase):
     def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
         return self.search_with(self.prepare(searches), searches, k)
 
-    def search_with(self, queries: Vectors, searches: Sequence[Search], k: int) -> list[Hits]:
+    def search_with(
+        self,
+        queries: Vectors,
+        searches: Sequence[Search],
+        k: int,
+    ) -> list[Hits]:
         """Return the hits of searches whose vectors are `queries`."""
         candidates = dict[int, Rows]()
         unrestricted = []
@@ -63,12 +68,12 @@ class VectorRetriever(VectorRetrieverBase):
             for position, scores in zip(batch, estimates, strict=True):
                 scores[self._ranker.rows(searches[position].excluded)] = -np.inf
                 candidates[position] = self._find_candidates(queries[position], scores, k)
-        return [
-            self._ranker.hits(
-                candidates[position], exact_scores(self._vectors, candidates[position], query), k
-            )
-            for position, query in enumerate(queries)
-        ]
+        rankings = []
+        for position, query in enumerate(queries):
+            rows = candidates[position]
+            scores = exact_scores(self._vectors, rows, query)
+            rankings.append(self._ranker.hits(rows, scores, k))
+        return rankings
 
     def _find_candidates(
         self, query: NDArray[np.float32], scores: NDArray[np.float32], k: int
