@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, get_args
 
 import dspy
+import httpx  # noqa: F401  # before a run, so that requests by it are counted
 import pydantic
 from dspy.utils.callback import BaseCallback
 

@@ -20,10 +20,11 @@ Left out: what a user's own code changes, and what libraries change as they are 
 import functools
 import gc
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import Context, copy_context
 from http.client import HTTPConnection
 from multiprocessing.pool import ThreadPool
@@ -31,7 +32,6 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 from threadpoolctl import threadpool_limits
 
 from sextant.tools import session
@@ -85,8 +85,18 @@ def _change_process() -> Iterator[None]:
         yield
 
 
-# What a run changes; see the top of this file.
-while_running = SharedContext(_change_process)
+_process = SharedContext(_change_process)
+_requests_of_httpx = SharedContext(lambda: changed_attributes(_list_changes_of_httpx()))
+
+
+@contextmanager
+def while_running() -> Iterator[None]:
+    """Change what a run needs in the block; see the top of this file.
+
+    httpx is left alone if nothing has imported it: a search for words does not need it.
+    """
+    with _process(), _requests_of_httpx() if "httpx" in sys.modules else nullcontext():
+        yield
 
 
 @contextmanager
@@ -108,14 +118,22 @@ def _list_changes() -> Iterator[AttributeChange]:
         (ThreadPoolExecutor, "submit", _submit_in_context),
         *((ThreadPool, name, _hand_over_in_context) for name in _THREAD_POOL_METHODS),
         (os, "_exit", _exit_query),
-        (httpx.Client, "send", _count_request_of_httpx),
-        (httpx.AsyncClient, "send", _count_request_of_httpx),
         (HTTPConnection, "putrequest", _count_request_of_python),
     ]
     for owner, name, wrap in wrappers:
-        original = getattr(owner, name)
-        yield AttributeChange(owner, name, functools.wraps(original)(wrap(original)))
+        yield _wrapped(owner, name, wrap)
     yield AttributeChange(parallelizer, "tqdm", SimpleNamespace(tqdm=_make_bar_class()))
+
+
+def _list_changes_of_httpx() -> Iterator[AttributeChange]:
+    httpx: Any = sys.modules["httpx"]
+    for client_class in (httpx.Client, httpx.AsyncClient):
+        yield _wrapped(client_class, "send", _count_request_of_httpx)
+
+
+def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> AttributeChange:
+    original = getattr(owner, name)
+    return AttributeChange(owner, name, functools.wraps(original)(wrap(original)))
 
 
 def _start_in_context(start: Callable[[Thread], None]) -> Callable[[Thread], None]:
@@ -170,7 +188,7 @@ def _exit_query(leave: Callable[[int], Any]) -> Callable[[int], Any]:
 
 
 def _count_request_of_httpx(send: Callable[..., Any]) -> Callable[..., Any]:
-    def send_counted(client: Any, request: httpx.Request, **options: Any) -> Any:
+    def send_counted(client: Any, request: Any, **options: Any) -> Any:
         session.count_unmetered_request(request.url.host)
         return send(client, request, **options)
 

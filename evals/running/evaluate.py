@@ -253,7 +253,6 @@ def run_request(
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        stack.enter_context(while_running())
         if request.on_ray:
             from sextant.evals.running.workers import ray_workers  # Ray, an extra
 
@@ -262,7 +261,9 @@ def run_request(
             from sextant.tools.platform.forkserver import fork_server  # few runs need it
 
             start = stack.enter_context(fork_server("sextant.evals.running.workers.worker"))
-        return _run(opening(request), report, answer, started, start)
+        opened = opening(request)
+        stack.enter_context(while_running())
+        return _run(opened, report, answer, started, start)
 
 
 def load_task(

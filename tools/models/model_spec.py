@@ -260,7 +260,7 @@ def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
 def import_litellm() -> Any:
     """Return LiteLLM, which takes seconds to import; it downloads no price map."""
     with changed_environment({"LITELLM_LOCAL_MODEL_COST_MAP": "True"}):
-        import litellm
+        import litellm  # as the docstring says
 
         return litellm if litellm.completion else None  # it may be one of DSPy's lazy modules
 

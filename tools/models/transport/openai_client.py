@@ -521,7 +521,7 @@ _BESIDE_CALLS = (
     "extra_content",
     "provider_specific_fields",
 )  # where Gemini's signatures are; the second is LiteLLM's
-# Where thoughts are told: the first that has a text. Blocks come last, because texts beside them
+# Where thoughts are told: the first that has a text. Blocks come last, because texts next to them
 # say the same.
 _TOLD = (
     "reasoning_content",
@@ -577,7 +577,7 @@ def _chat(answer: Any, usage: Any) -> Completion:
 def _parts_of_calls(
     message: Mapping[str, Any], written: Sequence[Mapping[str, Any]], content: _Content
 ) -> dict[str, Any]:
-    """Return what goes back with the calls of a message: thoughts, and data beside the calls."""
+    """Return what goes back with the calls of a message: thoughts, and data next to the calls."""
     parts = {}
     if thoughts := next((name for name in _THOUGHTS if message.get(name)), None):
         parts[thoughts] = message[thoughts]
