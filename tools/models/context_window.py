@@ -193,5 +193,5 @@ def _encoding() -> Any:
         return None
     import tiktoken  # few commands count tokens
 
-    with changed_environment({"TIKTOKEN_CACHE_DIR": str(folder)}):
+    with changed_environment({"TIKTOKEN_CACHE_DIR": str(folder)}, override=True):
         return tiktoken.get_encoding("o200k_base")

@@ -67,13 +67,19 @@ def changed_attributes(changes: Iterable[AttributeChange]) -> Iterator[None]:
 
 
 @contextmanager
-def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables in the block, but for those that are set already."""
-    added = [name for name in variables if name not in os.environ]
-    for name in added:
-        os.environ[name] = variables[name]
+def changed_environment(variables: Mapping[str, str], *, override: bool = False) -> Iterator[None]:
+    """Set environment variables in the block; those that are set already only if they are to
+    `override`.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
+        if override or before[name] is None:
+            os.environ[name] = value
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name, value_before in before.items():
+            if value_before is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value_before

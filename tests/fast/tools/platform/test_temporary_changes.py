@@ -51,4 +51,6 @@ def test_a_variable_that_the_user_has_set_stays_and_others_go(monkeypatch):
     monkeypatch.delenv("OF_NOBODY", raising=False)
     with changed_environment({"OF_THE_USER": "no", "OF_NOBODY": "no"}):
         assert (os.environ["OF_THE_USER"], os.environ["OF_NOBODY"]) == ("yes", "no")
+    with changed_environment({"OF_THE_USER": "no"}, override=True):
+        assert os.environ["OF_THE_USER"] == "no"
     assert os.environ["OF_THE_USER"] == "yes" and "OF_NOBODY" not in os.environ
