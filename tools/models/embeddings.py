@@ -120,8 +120,9 @@ class Embeddings:
             "encoding_format": "base64",
             **self._settings,
         }
-        answer = self._wire.post("/embeddings", orjson.dumps(request), deadline)
-        body = parse_body(answer.body, self.model, clean=self._wire.clean)
+        with self._wire.asking(deadline) as (client, timeout):
+            answer = client.embeddings.with_raw_response.create(**request, timeout=timeout)
+        body = parse_body(answer.content, self.model, clean=self._wire.clean)
         reported = body.get("usage") if isinstance(body, dict) else None
         if isinstance(
             reported, dict
@@ -131,9 +132,7 @@ class Embeddings:
                 "completion_tokens": 0,
             }
         try:
-            vectors = self._vectors(
-                body.get("data") if isinstance(body, dict) else None, len(texts)
-            )
+            vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
         except ValueError as error:
             raise _InvalidVectors(self._wire.clean(str(error)), self.model, reported) from None
         return ProviderResponse(
@@ -148,17 +147,16 @@ class Embeddings:
         one a text.
         """
         entries = entries if isinstance(entries, list) else []
-        entries = [entry for entry in entries if isinstance(entry, dict)]
         if len(entries) != expected:
             raise ValueError(
                 f"gave {plural(len(entries), 'vector')} for {plural(expected, 'text')}"
             )
-        numbers = [entry.get("index") for entry in entries]
+        numbers = [getattr(entry, "index", None) for entry in entries]
         if sorted(numbers, key=str) == sorted(range(expected), key=str):
-            entries = sorted(entries, key=lambda entry: int(entry["index"]))
+            entries = sorted(entries, key=lambda entry: int(entry.index))
         elif any(numbers):  # without any numbers, they are in order
             raise ValueError(f"gave vectors with the numbers {str(numbers)[:60]}")
-        vectors = [_numbers(entry.get("embedding")) for entry in entries]
+        vectors = [_numbers(getattr(entry, "embedding", None)) for entry in entries]
         dimension = self.dimension or vectors[0].size
         for vector in vectors:
             if vector.ndim > 1:

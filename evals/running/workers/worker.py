@@ -44,9 +44,9 @@ def be_starter(descriptor: int) -> None:
     """Fork workers with modules that nearly every query needs, numba's kernels among it, which take
     seconds to load.
     """
-    from sextant.tools.models.transport import (
-        openai_client,  # noqa: F401  # before the forks, which then share it
-    )
+    import openai  # noqa: F401  # before the forks, which then share it
+
+    from sextant.tools.models.transport import openai_client  # noqa: F401  # as above
 
     BM25(Corpus([Document("1", "a word")])).search("word", 1)
     forkserver.serve_forks(descriptor, _serve)

@@ -15,7 +15,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -86,42 +86,49 @@ class HttpClient:
         the address, a header, the certificate or the proxy cannot be used.
         """
         self.url = _check_address(url)
-        self.headers = {"User-Agent": "sextant", "Accept-Encoding": "identity"}
-        for name, value in headers.items():
-            self.headers[name] = _check_header(name, value)
+        self.headers = {name: _check_header(name, value) for name, value in headers.items()}
         self._largest = largest
         self._proxy = find_proxy(self.url)
         if self.url.startswith("https:"):
             tls = _make_tls_context(certificate)
         else:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for a proxy by https
-        self.connections: httpx.BaseTransport = ServerConnections(tls, self._proxy)
-        self._cookies = httpx.Cookies()  # by which a balancer knows where the last request went
+        self.client = httpx.Client(
+            transport=ServerConnections(tls, self._proxy),
+            headers={"user-agent": "sextant", "accept-encoding": "identity"},
+            follow_redirects=False,
+            trust_env=False,  # the proxy and the certificates of the environment are read here
+        )
+        self.client._cookies = _Cookies()  # noqa: SLF001  # the client copies those that it is given
 
     def post(
         self, path: str, body: bytes, *, deadline: float, reader: StreamReader | None = None
     ) -> HttpResponse:
         """Return the answer to `body`, or to a GET if that is empty, by `deadline`. Raises TransportError only."""
+        with self.bounded(deadline) as timeout:
+            request = self.client.build_request(
+                "POST" if body else "GET",
+                self.url + path,
+                content=body or None,
+                headers=self.headers,
+                timeout=timeout,
+            )
+            return read_answer(self.client.send(request, stream=True), reader)
+
+    @contextmanager
+    def bounded(self, deadline: float) -> Iterator[httpx.Timeout]:
+        """Bound each request of the block by `deadline`; yield the timeout to send it with.
+
+        httpx's errors, and those of libraries that httpx's errors are the cause of, become
+        TransportError.
+        """
         seconds = min(deadline - time.monotonic(), LONGEST)
         if seconds <= 0:
             raise TransportError("no time is left to send anything", "timeout")
         connecting = min(CONNECT, seconds)
-        request = httpx.Request(
-            "POST" if body else "GET",
-            self.url + path,
-            content=body or None,
-            headers=self.headers,
-            extensions={"timeout": httpx.Timeout(seconds, connect=connecting).as_dict()},
-        )
         try:
             with body_limits.bounding(time.monotonic() + seconds, self._largest):
-                if self._cookies:
-                    self._cookies.set_cookie_header(request)
-                response = self.connections.handle_request(request)
-                if "set-cookie" in response.headers:
-                    response.request = request
-                    self._cookies.extract_cookies(response)
-                return _read_answer(response, reader)
+                yield httpx.Timeout(seconds, connect=connecting)
         except httpx.HTTPError as error:
             raise self._explain(error, connecting) from None
 
@@ -155,7 +162,7 @@ class HttpClient:
         return urlsplit(self.url).netloc
 
 
-def _read_answer(response: httpx.Response, reader: StreamReader | None = None) -> HttpResponse:
+def read_answer(response: httpx.Response, reader: StreamReader | None = None) -> HttpResponse:
     """Read an answer, of a stream as much as its `reader` wants. Raises httpx's errors.
 
     A stream that goes on when its time is up is returned as far as it has come.
@@ -210,6 +217,15 @@ class _Connection(httpx.HTTPTransport):
         return any(
             connection.is_idle() and not connection.has_expired() for connection in connections
         )
+
+
+class _Cookies(httpx.Cookies):
+    """Cookies of a server. httpx makes a request and an answer of urllib for each answer, cookies or not."""
+
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Keep the cookies that an answer sets, if it sets any."""
+        if "set-cookie" in response.headers:
+            super().extract_cookies(response)
 
 
 class ServerConnections(httpx.BaseTransport):

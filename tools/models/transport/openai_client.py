@@ -2,8 +2,8 @@
 an answer back.
 
 Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so every answer is checked.
-Left out: connections (tools/models/transport/http_client.py), images, audio, and sending again
-(tools/models/client.py).
+OpenAI's client sends, over connections that are bounded (tools/models/transport/http_client.py).
+Left out: images, audio, and sending again (tools/models/client.py).
 """
 
 import json
@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
+import httpx
 import orjson
 
 from sextant.tools.models import model_spec as models
@@ -41,6 +42,7 @@ from sextant.tools.models.transport.http_client import (
     HttpClient,
     HttpResponse,
     TransportError,
+    read_answer,
 )
 from sextant.tools.models.transport.rate_limiter import retry_after
 from sextant.tools.models.transport.repetition import cut_loop
@@ -48,11 +50,17 @@ from sextant.tools.models.transport.stream_reader import StreamReader
 from sextant.tools.models.usage import read_report
 from sextant.tools.session import SharedOnDeepcopy
 
+if TYPE_CHECKING:
+    import openai
+
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 MARK = "[[ ##"  # what an answer in DSPy's form begins with
 # What no thoughts begin with
 _ANSWER_STARTS = (MARK, "{", "<tool_call>")
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
+
+# Has OpenAI's client leave the body of an answer to be read part by part
+_STREAMED = {"X-Stainless-Raw-Response": "stream"}
 
 Clean = Callable[[str], str]  # takes secrets out of a server's words
 
@@ -129,7 +137,10 @@ class OpenAIClient(SharedOnDeepcopy):
         self._secrets = [value for value in (self.key, *long) if value]
         self._needs_key = bool(provider)
         self.server = server_detection.server_from_url(self.url, model)
-        self._server: HttpClient | None = None  # made for the first request
+        # Both are made for their first request
+        self._server: HttpClient | None = None
+        self._client: openai.OpenAI | None = None
+        self._endpoint: Any = None  # of chats, an httpx.URL; known once there is a client
         # Whether answers begin with their first field, so that the last line of their form is their
         # end: a model that thinks aloud may write it in a draft, long before the answer.
         self._answers_at_once = False
@@ -225,11 +236,14 @@ class OpenAIClient(SharedOnDeepcopy):
         request, reader = self._prepare(self._adapt(body, tools=tools), limit, last)
         began = time.monotonic()
         try:
-            with self._as_lm_errors():
-                answer = self._reach().post(
-                    PATHS[self.api], request, deadline=deadline, reader=reader
+            with self.asking(deadline, tools=tools) as (client, timeout):
+                response = client.post(
+                    self._endpoint,  # a path would be put together and parsed for each request
+                    cast_to=httpx.Response,
+                    content=request,
+                    options={"headers": _STREAMED, "timeout": timeout},
                 )
-            self._check_status(answer, tools=tools)
+                answer = self._read_body(response, reader, tools=tools)
         except dspy.LMError as error:
             if not (demand := _find_demand(str(error), kind)):
                 raise
@@ -303,18 +317,51 @@ class OpenAIClient(SharedOnDeepcopy):
 
     def get(self, path: str, deadline: float) -> HttpResponse:
         """Return the answer of status 200 to a GET, by `deadline`. Raises LM errors."""
-        return self.post(path, b"", deadline)
-
-    def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
-        """Return the answer of status 200 to a request, by `deadline`. Raises LM errors."""
+        with self._lock:
+            server = self._reach()
         with self._as_lm_errors():
-            answer = self._reach().post(path, body, deadline=deadline)
-        self._check_status(answer)
-        return answer
+            answer = server.post(path, b"", deadline=deadline)
+        return self._check_status(answer)
 
-    def _check_status(self, answer: HttpResponse, *, tools: bool = False) -> None:
+    def _read_body(
+        self,
+        response: httpx.Response,
+        reader: StreamReader | None = None,
+        *,
+        tools: bool = False,
+    ) -> HttpResponse:
+        """Read an answer. LM error if its status is not 200."""
+        return self._check_status(read_answer(response, reader), tools=tools)
+
+    def _check_status(self, answer: HttpResponse, *, tools: bool = False) -> HttpResponse:
         if answer.status != 200:
             raise error_from_response(answer, self.model, tools=tools, clean=self.clean)
+        return answer
+
+    @contextmanager
+    def asking(
+        self, deadline: float, *, tools: bool = False
+    ) -> Iterator[tuple["openai.OpenAI", httpx.Timeout]]:
+        """Yield OpenAI's client, and the timeout for the one request of the block, whose answer comes by `deadline`.
+
+        Errors of the client become LM errors.
+        """
+        import openai  # takes half a second, and nothing is sent if all answers are kept
+
+        server, client = self._connect()
+        try:
+            with self._as_lm_errors(), server.bounded(deadline) as timeout:
+                try:
+                    yield client, timeout
+                except openai.APIConnectionError as error:
+                    cause = error.__cause__ or error
+                    raise cause from cause.__cause__
+        except openai.APIStatusError as error:
+            response = error.response
+            answer = HttpResponse(
+                response.status_code, dict(response.headers.multi_items()), response.content
+            )
+            raise error_from_response(answer, self.model, tools=tools, clean=self.clean) from None
 
     @contextmanager
     def _as_lm_errors(self) -> Iterator[None]:
@@ -330,30 +377,48 @@ class OpenAIClient(SharedOnDeepcopy):
             unreached.kind = error.kind  # for tools/models/provider_errors.py
             raise unreached from None
 
-    def _reach(self) -> HttpClient:
-        """Return the connections to the server, which are made for the first request."""
-        with self._lock:
-            if self._server is None:
-                self._server = self._make_connections()
-            return self._server
+    def _connect(self) -> tuple[HttpClient, "openai.OpenAI"]:
+        import openai  # as above
 
-    def _make_connections(self) -> HttpClient:
-        if not self.key and self._needs_key:
-            raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
-        headers = {
-            "Authorization": f"Bearer {self.key or 'none'}",
-            "Content-Type": "application/json",
-        }
-        headers |= models.openai_account(self.url)
-        for name, value in self._headers.items():
-            # So that the user's header takes its place
-            headers["Authorization" if name.lower() == "authorization" else name] = value
-        return HttpClient(
-            self.url,
-            headers,
-            largest=body_limits.LARGEST,
-            certificate=self._settings.client_certificate,
-        )
+        with self._lock:
+            server = self._reach()
+            if self._client is None:
+                client = openai.OpenAI(
+                    api_key=self.key or "none",
+                    base_url=server.url,
+                    max_retries=0,
+                    default_headers=server.headers,
+                    http_client=server.client,
+                )
+                # Environment variables name these for OpenAI's own server alone, which has them from
+                # `openai_account`.
+                client.organization = None
+                client.project = None
+                client._custom_headers = server.headers  # noqa: SLF001  # without $OPENAI_CUSTOM_HEADERS
+                self._endpoint = httpx.URL(f"{server.url}{PATHS[self.api]}")
+                self._client = client
+            return server, self._client
+
+    def _reach(self) -> HttpClient:
+        """Return the connections to the server; the caller holds the lock."""
+        if self._server is None:
+            if not self.key and self._needs_key:
+                raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
+            headers = {
+                "Authorization": f"Bearer {self.key or 'none'}",
+                "Content-Type": "application/json",
+            }
+            headers |= models.openai_account(self.url)
+            for name, value in self._headers.items():
+                # As OpenAI's client spells it, so that the user's header takes its place
+                headers["Authorization" if name.lower() == "authorization" else name] = value
+            self._server = HttpClient(
+                self.url,
+                headers,
+                largest=body_limits.LARGEST,
+                certificate=self._settings.client_certificate,
+            )
+        return self._server
 
     def clean(self, text: str, least: int = 0) -> str:
         """Return a server's words without secrets of `least` letters: the key, and values of

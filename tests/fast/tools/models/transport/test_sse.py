@@ -4,6 +4,7 @@ import json
 import math
 import ssl
 import time
+from contextlib import nullcontext
 
 import httpx
 import openai
@@ -196,7 +197,9 @@ SAYING = {
 
 @pytest.mark.parametrize(("message", "read"), SAYING.values(), ids=SAYING.keys())
 @pytest.mark.parametrize("metered", [True, False])
-def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(message, read, metered):
+def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(
+    message, read, metered, monkeypatch
+):
     events = streamed(answer("length", **message), 3)
     sent_events = []
 
@@ -211,9 +214,12 @@ def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(message, read
             yield event[:middle]
             yield event[middle:]
 
+    class Client:
+        def post(self, path, **request):
+            return httpx.Response(200, content=stream())
+
     wire = OpenAIClient("tiny", "http://127.0.0.1:9/v1", settings=ModelSettings(stream="on"))
-    answering = httpx.MockTransport(lambda request: httpx.Response(200, content=stream()))
-    wire._reach().connections = answering
+    monkeypatch.setattr(wire, "asking", lambda deadline, tools: nullcontext((Client(), None)))
     asked = wire.body([{"role": "user", "content": "is it?"}], (), {"max_tokens": 4096})
     tools = "tool_calls" in message
     reply = wire.send(asked, "", 4096, math.inf, tools=tools, last=COMPLETED)
