@@ -12,6 +12,7 @@ from sextant.tools.session import Toolbox
 
 def counted():
     """Corpora, indexes and toolboxes in memory, garbage that nobody has collected yet included."""
+    gc.unfreeze()  # what a run has frozen, which is listed nowhere
     kinds = dict.fromkeys((Corpus, BM25, Toolbox), 0)
     for one in gc.get_objects():
         if type(one) in kinds:
