@@ -1,4 +1,4 @@
-"""A REST interface: a session for each query, described at /openapi.json, and searches as Search-R1 and
+"""A REST interface: a session for each query, described at /docs, and searches as Search-R1 and
 Anserini are asked.
 
     POST   /sessions                   open a query: the next, or {"query_id": ...}
@@ -12,6 +12,7 @@ for clients that speak these protocols: they belong to no session and leave no t
 exclusions, pools or limits of searches and reads refuse them.
 """
 
+import html
 import json
 import secrets
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as Refusal
 
@@ -123,6 +124,8 @@ def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
         add(path, answer, methods=["POST"], openapi_extra=body)
     app.add_exception_handler(Refusal, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_form)
+    page = _page(app.openapi()["paths"])
+    app.add_api_route("/docs", lambda: HTMLResponse(page), include_in_schema=False)
     return app
 
 
@@ -273,7 +276,7 @@ def _checked(form: type[Form], body: Any) -> Form:
 def _refuse(_: Request, refusal: Any) -> Response:
     reason = refusal.detail
     if reason in (HTTPStatus.NOT_FOUND.phrase, HTTPStatus.METHOD_NOT_ALLOWED.phrase):
-        reason += f"; to a session POST {', '.join(TOOLS)} or usage, as /openapi.json describes"
+        reason += f"; to a session POST {', '.join(TOOLS)} or usage, as /docs describes"
     return Answer({"error": reason}, refusal.status_code, refusal.headers)
 
 
@@ -285,3 +288,21 @@ def _refuse_form(_: Request, refusal: Any) -> Response:
 
 def _as_json(value: Any) -> Response:
     return Response(json.dumps(value), media_type="application/json")
+
+
+def _page(paths: JsonObject) -> str:
+    """Return the description as a page that loads nothing."""
+    rows = "".join(
+        f"<dt><code>{method.upper()} "
+        f"{html.escape(path)}</code></dt><dd>{html.escape(call['description'])}</dd>"
+        for path, methods in paths.items()
+        for method, call in methods.items()
+    )
+    help_text = (
+        "Arguments are JSON objects. <a href=openapi.json>openapi.json</a> has them all, in "
+        "OpenAPI's words."
+    )
+    return (
+        f"<!doctype html><html "
+        f"lang=en><title>Sextant</title><h1>Sextant</h1><p>{help_text}</p><dl>{rows}</dl></html>"
+    )

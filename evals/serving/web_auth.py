@@ -23,6 +23,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from sextant.evals.serving.client_config import ServerAddress
+from sextant.evals.serving.connections import Connection, count_most
 from sextant.evals.serving.episode_server import EpisodeServer
 from sextant.tools.errors import UsageError
 from sextant.tools.models.answers.arguments import describe_byte
@@ -33,7 +34,6 @@ ENDING = 3.0  # seconds that requests have to end
 UNREAD = 60_000  # milliseconds that an answer may lie unread, before its connection is cut off
 HIGHEST_PORT = 65_535
 WAITING = 256  # connections that are not taken yet
-CONNECTIONS = 1024  # at a time; further requests are answered with 503
 HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
 _HOST = re.compile(
     r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::([0-9]{0,5}))?", re.ASCII
@@ -228,11 +228,11 @@ class WebServer:
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
         config = uvicorn.Config(
             application,
-            http="h11",  # which bounds the head of a request
+            http=Connection,
             log_config=None,
             access_log=False,
             backlog=WAITING,
-            limit_concurrency=CONNECTIONS,
+            limit_concurrency=count_most(),
             ws_max_size=MOST_BYTES,
             timeout_graceful_shutdown=int(ENDING),
         )

@@ -108,6 +108,8 @@ def test_over_http_clients_work_side_by_side_and_a_killed_server_goes_on(tmp_pat
         ):
             left = await call(third, "next_query")
             await asyncio.gather(answer(one), answer(other))
+            state = json.loads((await one.read_resource("sextant://task")).contents[0].text)
+            assert (state["answered"], state["open"]) == (2, 1)
             return left["query_id"]
 
     left = asyncio.run(some_come())
@@ -274,8 +276,11 @@ def test_the_socket_tells_no_judgement_no_other_query_and_no_path(rewards, tmp_p
     async def record():
         async with recording(url) as (seen_at, seen), come_in(seen_at, TOKEN) as client:
             await client.list_tools()
+            await client.list_resources()
             await answer(client)
+            await client.read_resource("sextant://task")
             await call(client, "next_query")
+            await client.read_resource("sextant://episode")
             return seen.decode()
 
     seen = asyncio.run(record())

@@ -51,7 +51,7 @@ VALUES = st.recursive(
     | st.integers()
     | st.floats()
     | st.text(st.characters(), max_size=9)
-    | st.sampled_from(["\ud800", "search", "5", "[1]"]),
+    | st.sampled_from(["\ud800", "sextant://task", "sextant://episode", "search", "5", "[1]"]),
     lambda parts: (
         st.lists(parts, max_size=3)
         | st.dictionaries(st.sampled_from(NAMES + ARGUMENTS), parts, max_size=4)
