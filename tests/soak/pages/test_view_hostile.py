@@ -9,6 +9,7 @@ import threading
 import pytest
 from chromium import Watched
 from conftest import lines
+from hostile_texts import HOSTILE, LONE
 from openai_server import OpenAIServer, fill
 from run_folders import unsealed
 
@@ -17,20 +18,6 @@ from sextant.evals.viewer import server as page_server
 from sextant.evals.viewer.data import ViewerApi
 from sextant.tools.platform.cli import run_command
 
-HOSTILE = {
-    "script": "<script>window.pwned = 1</script>",
-    "handler": '<img src=x onerror="window.pwned = 1"><svg onload=window.pwned=1>',
-    "end of block": "</script></style></title></textarea><script>window.pwned = 1</script>",
-    "comment": "<!-- <script> ]]> --!> <![CDATA[ <script>",
-    "quotes": '" onfocus="window.pwned=1" autofocus x="\' onmouseover=\'window.pwned=1',
-    "link": "javascript:window.pwned=1 [me](javascript:alert(1)) data:text/html,<script>alert(1)</script>",
-    "template": "{{7*7}} ${window.pwned=1} `${alert(1)}` __proto__ constructor",
-    "direction": "safe \u202egnp.exe\u202c \u2066left\u2069 \u200b\u200f\ufeff end",
-    "controls": "nul \x00 bell \x07 escape \x1b[2J\x1b[31mred\x1b]0;title\x07 \x9b31m carriage\rreturn",
-    "entity": "&lt;script&gt; &#x3c;img src=x onerror=alert(1)&#x3e;",
-    "separators": "line\u2028separator\u2029end",
-}
-LONE = "half a pair \ud800 and \udfff another"
 LONG = "orchard " + "x" * 1_000_000
 # What must be readable on the page where the first of these is in the data.
 SEEN = {"\u202e": "⟨U+202E⟩", "\x1b": "⟨U+001B⟩", "\x00": "⟨U+0000⟩"}

@@ -5,7 +5,7 @@ import json
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from chromium import Watched
-from test_view_hostile import HOSTILE, LONE
+from hostile_texts import HOSTILE, LONE
 
 from sextant_construction import human_review
 from sextant_construction.human_review import (
