@@ -1,4 +1,4 @@
-"""The common part of the agents' graphs: a context for each query, parallel work in a fixed order,
+"""What the agents' graphs share: a context for each query, parallel work in a fixed order,
 and the connection of nodes.
 
 An agent's graph is `graph` in its module, made once. The state of a query is LangGraph's
@@ -32,7 +32,7 @@ def run_parallel(
     jobs: Sequence[Callable[[], T]],
     threads: int,
 ) -> list[T]:
-    """Do the jobs of a hop at the same time.
+    """Run the jobs of a hop in parallel.
 
     Results, steps and DSPy's trace of calls are in the order of the jobs.
     """
@@ -65,7 +65,7 @@ def run_parallel(
 
 @dataclass(eq=False)
 class NodeContext:
-    """The context of a query, with the nodes of the graph as its methods. Nodes hand on the state."""
+    """A query's context, with the graph nodes as its methods. Nodes hand on the state."""
 
     program: Any
     query: Query

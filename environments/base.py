@@ -408,7 +408,7 @@ class LoadRequest:
         )
 
     def objective(self, of_task: str) -> str:
-        """Return the objective of the queries of a task whose objective is `of_task`."""
+        """Return the objective of a task's queries; `of_task` is the task's own."""
         return {
             "ours": of_task,
             "generic": GENERIC,

@@ -99,7 +99,7 @@ MetricName = Annotated[str, BeforeValidator(translate_metric), Field(pattern=MET
 
 
 class Settings(TypedDict, total=False):
-    """The keys of benchmark.toml, and the keywords of `of`."""
+    """The keys of benchmark.toml, which are also the keywords of `of`."""
 
     name: str  # own/NAME in runs and tables
     objective: str  # what counts as a find, in a sentence

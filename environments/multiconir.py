@@ -250,7 +250,7 @@ def _ask(
 
 
 def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
-    """Return the metrics of a variant by the number of conditions of its queries, the headline first."""
+    """Return a variant's metrics by its queries' number of conditions, headline first."""
     wins = ("Win", *(f"Win({k})" for k in range(1, conditions + 1)))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
     return {

@@ -137,7 +137,7 @@ def reveal(row: Any, release_ids: Mapping[str, str]) -> Any:
 
 
 def conceal(outcome: JsonObject, own_ids: Mapping[str, str]) -> JsonObject:
-    """Return an outcome with our ids in place of those of the release; `own_ids` is by these."""
+    """Return an outcome with our ids in place of the release's; `own_ids` maps release ids to ours."""
     if not own_ids:
         return outcome
 
@@ -157,7 +157,7 @@ def conceal(outcome: JsonObject, own_ids: Mapping[str, str]) -> JsonObject:
 
 
 class IdLeak(NamedTuple):
-    """The best of the rankers that see the ids of a query and of documents, and nothing else."""
+    """The best ranker that sees only the ids of a query and of documents."""
 
     ranker: str
     # Mean over the queries of the chance that a relevant document is before an irrelevant one

@@ -1,4 +1,4 @@
-"""Descriptions of tasks: rows of `environments list`, cards of `show`, findings of `check`.
+"""Task descriptions for `sextant tasks`: rows of `list`, cards of `show`, findings of `check`.
 
 Reads data through `environments.load` alone, and prints nothing.
 """
@@ -49,7 +49,7 @@ def _read_facts(task: str) -> _SuiteFacts:
 
 
 def task_row(task: str) -> JsonObject:
-    """Return the row of a task in the list, with counts of its current data and of the paper."""
+    """Return a task's row in the list, with the counts of its data and of the paper."""
     suite_name, name, _ = environments.split_name(task)
     _, facts, documents = _read_facts(task)
     counts: JsonObject = {

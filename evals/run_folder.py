@@ -100,7 +100,7 @@ def run_path(runs: Path, config: Config) -> Path:
 
 
 def system_slug(program: str, lm: str) -> str:
-    """Return the beginning of the names of all runs of a program with a model, server included."""
+    """Return the prefix that all run folders of a program and model share, server included."""
     model = re.sub(r"[^A-Za-z0-9.]+", "-", lm).strip("-")
     return f"{program_slug(program)}-{model}"
 
@@ -543,7 +543,7 @@ def is_sealed(line: bytes, config_digest: str) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """Return the digest of a file of a run, as "made_of" of scores.json has it."""
+    """Return a run file's digest, as scores.json records it under "made_of"."""
     return files.sha256(path)[:_LENGTH]
 
 

@@ -128,7 +128,7 @@ def each_retriever(template: str, declared: Ranges) -> list[str]:
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
-    """Draw at most `trials` different combinations of values; all of them if there are no more."""
+    """Draw at most `trials` different combinations of values, or all if there are fewer."""
     product_size = math.prod(map(len, declared.values()))
     if product_size <= trials:
         return [

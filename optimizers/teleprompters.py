@@ -468,7 +468,7 @@ def tune(job: TeleprompterContext) -> TeleprompterResult:
     step=False,
 )
 def objective(job: TeleprompterContext) -> TeleprompterResult:
-    """The description of the task in queries instead of prompts: the best of some drafts (ours)."""
+    """The task description in the queries, not the prompts: the best of several drafts (our method)."""
     return objective_search.search(job)
 
 
@@ -482,7 +482,7 @@ def settings(
     level: str,
     overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the options of a teleprompter at a level of effort, with the values of `-O name=value`."""
+    """Return a teleprompter's options at a budget level, overridden by `-O name=value`."""
     level_number = EFFORT.index(level)
     options = {option: values[level_number] for option, values in row.options.items()}
     for option, value in overrides.items():

@@ -115,7 +115,7 @@ def compare_retriever_instruction(setup: Setup) -> str:
 
 
 def compare_model(pattern: str, theirs: str) -> Callable[[Setup], str]:
-    """Compare a model with that of the paper; the engine without a model has a line of its own."""
+    """Compare a model with the paper's; the offline engine has a line of its own."""
 
     def compare(setup: Setup) -> str:
         if setup.lm == "offline" or re.search(pattern, setup.lm, re.IGNORECASE):

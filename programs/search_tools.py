@@ -316,7 +316,7 @@ def as_json(content: Any) -> str:
 def convert_arguments(
     tool: str, arguments: Mapping[str, Any], kinds: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return arguments of a tool by its own names, as values of the types of its parameters if possible.
+    """Return a tool's arguments under its own parameter names, converted to its parameter types where possible.
 
     Models write docIds for doc_ids, and add arguments of their own, which are left out if all others are there.
     """

@@ -76,7 +76,7 @@ class Corpus(Mapping[str, Document]):
 
     @cached_property
     def places(self) -> Sequence[int]:
-        """The place of every row in the order of the ids."""
+        """Each row's rank in the order of the ids."""
         return _list_places(sorted(range(len(self)), key=self.doc_ids.__getitem__))
 
     def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
@@ -89,7 +89,7 @@ class Corpus(Mapping[str, Document]):
         yield from map(indexed_text, self.stream(rows))
 
     def repeats(self) -> dict[str, str]:
-        """Map each repeated document to the first document with the same title and text."""
+        """Map each duplicate document to the first document with the same title and text."""
         first = dict[bytes, str]()
         repeats = {}
         for document in self.stream():
@@ -100,7 +100,7 @@ class Corpus(Mapping[str, Document]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hex digits over every id, title, text and parent, in order."""
+        """A digest of sixteen hex digits over every id, title, text and parent, in order."""
         digest = hashlib.blake2b(digest_size=8)
         for document in self.stream():
             digest.update(_with_lengths(_encode(document)))

@@ -1,4 +1,4 @@
-"""A search session: the only way a program or an agent touches a corpus.
+"""A search session: the only way for a program or an agent to reach a corpus.
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the
 private side of a query. A session keeps to its limits, hides excluded documents and documents
@@ -147,7 +147,7 @@ class SharedOnDeepcopy:
 
 
 class Toolbox(SharedOnDeepcopy):
-    """The world that all queries of a run share. Threads may use it; nothing in it changes."""
+    """The corpus, retrievers and limits that all queries of a run share. Immutable, so threads share it."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class Session(TraceRecorder):
             return self._requests[request] - 1
 
     def allow_call(self) -> None:
-        """Take one call of a model, before its answer is looked up or it is sent. Several tries are one call.
+        """Count one model call before its answer is looked up or it is sent; retries are one call.
 
         LimitReached when there is none left; only `submit` and `abandon` work then. UsageError when tokens are limited
         and a call did not report how many it used.
@@ -294,7 +294,7 @@ class Session(TraceRecorder):
         hop: int | None = None,
         seen: Collection[str] = (),
     ) -> list[Snippet]:
-        """Return the `k` documents that best match `text`, best first; fewer if there are fewer.
+        """Return the `k` documents that match `text` best, best first, or fewer if there are fewer.
 
         `shown` says that the snippets go to a model as they are, unless it has `seen` all of these documents before.
         `instruction`, by default the query's objective, is
@@ -334,7 +334,7 @@ class Session(TraceRecorder):
         retriever: str = "",
         among: Collection[str] | None = None,
     ) -> Hits:
-        """Search as `search` does, for a program that needs ids and scores alone: no document is read."""
+        """Search like `search`, for a program that needs only ids and scores: no document is read."""
         hits, record = self._retrieve(text, k, retriever, instruction, among)
         record()
         return hits
@@ -478,7 +478,7 @@ class Session(TraceRecorder):
             self._add("note", text)
 
     def repeat(self, tool: Literal["search", "read", "note"], argument: str) -> None:
-        """Record a search, a reading or a note that was made before; it counts on no limit and shows nothing."""
+        """Record a repeated search, reading or note; it counts towards no limit and shows nothing."""
         self._record("repeat", argument, repeated=tool)
 
     def shorten(self, what: str) -> None:
@@ -486,17 +486,17 @@ class Session(TraceRecorder):
         self._record("shorten", what)
 
     def count_invented(self, doc_ids: Iterable[str]) -> None:
-        """Count the ids that a model named although they were not shown to it; `select` does so by itself."""
+        """Count the ids that a model named without having seen them; `select` does this already."""
         with self._lock:
             self.trace.invented_ids += len(set(doc_ids) - self._shown)
 
     def count_usable(self) -> None:
-        """Count an answer of a model of which the program uses all, or a part."""
+        """Count a model answer that the program uses, whole or in part."""
         with self._lock:
             self._usable += 1
 
     def count_unusable(self, kind: str) -> None:
-        """Count an answer of a model that could not be used."""
+        """Count a model answer that could not be used."""
         with self._lock:
             self.trace.unusable[kind] = self.trace.unusable.get(kind, 0) + 1
 

@@ -1,4 +1,4 @@
-"""The request of a run: every option of `sextant run`, as a frozen value, and the parameters of -P.
+"""A run request: every option of `sextant run` as a frozen value, with the -P parameters.
 
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
@@ -423,7 +423,7 @@ def is_registered(name: str) -> bool:
 
 
 def label_program(name: str) -> str:
-    """Return the name of a program as outputs have it: that of an object without its number."""
+    """Return a program's name for outputs; an object's name loses its number."""
     return name.rpartition("@")[0] if is_registered(name) else name
 
 

@@ -66,7 +66,7 @@ class ResolvedRequest:
 
     @property
     def all_retrievers(self) -> tuple[RetrieverSpec, ...]:
-        """The run's own retriever, those of parameters, and those of the pool."""
+        """The retrievers of the run, its parameters and its pool."""
         return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
 
     @property

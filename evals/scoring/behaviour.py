@@ -330,7 +330,7 @@ def _summarize_figure(name: str, behaviour: Mapping[str, QueryBehaviour]) -> Res
 
 
 def count_with_examples(failures: Sequence[Result]) -> Result:
-    """Return the number of failures of a kind, and the first of them."""
+    """Return the number of failures of a kind, with the first as an example."""
     return {
         "documents": len(failures),
         "examples": list(failures[:EXAMPLES]),

@@ -319,7 +319,7 @@ def apply_metric(name: str, judged: JudgedRanking) -> float | None:
 
 
 def metric_from_attribution(name: str, ranking: Sequence[str], row: JsonMapping) -> float | None:
-    """Compute a metric of a ranking of documents; `row` is the query's line of attribution.jsonl.
+    """Compute a metric of a document ranking; `row` is the query's line of attribution.jsonl.
 
     That line does not have which documents are judged, so Judged@k cannot be computed from it.
     """

@@ -26,7 +26,7 @@ KINDS = {"random": "Random", "maximum": "Maximum possible"}  # with the papers' 
 
 
 def expected_random_score(metric: str, judged: JudgedRanking, pool: int) -> float | None:
-    """Return the mean of nDCG@k or R@k over all orders of a pool of units, exactly.
+    """Return the exact mean of nDCG@k or R@k over all orders of a pool.
 
     `judged` is a ranking of all units in the pool that count. None for other metrics.
     """

@@ -1,4 +1,4 @@
-"""Uncertainty of a mean over queries, and of the difference of two. The same values always give the
+"""Uncertainty of a mean over queries, and of a difference between two means. The same values always give the
 same figures.
 
 The test of a difference is the paired randomisation test of Smucker, Allan and Carterette (2007);
@@ -198,7 +198,7 @@ def paired(before: Sequence[float], after: Sequence[float]) -> PairedTest:
 
 
 def run_tests(contrasts: Sequence[Sequence[np.ndarray]], fewest: int = 1) -> list[PairedTest]:
-    """Test the contrasts of a family, each of which has differences of queries by group (task).
+    """Test a family of contrasts; each has its query differences by group (task).
 
     A contrast in which no query differs has p = 1, and is not counted: the test considers the signs
     of the differences alone, so it could never be significant. `fewest` is the least number of tests

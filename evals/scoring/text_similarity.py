@@ -35,7 +35,7 @@ def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
 
 
 def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return the sum of the smaller weights of each word over the sum of the larger weights.
+    """Return the sum of each word's smaller weight over the sum of its larger weight.
 
     Ioffe 2010. From 0 to 1. ZeroDivisionError if neither has a weight.
     """

@@ -60,7 +60,7 @@ def open_training(
 
 
 def describe_tools() -> str:
-    """Return the tools and the form of a call, for the prompt of a model that is given no tools of its own."""
+    """Return the tools and the call format, for the prompt of a model without native tool calls."""
     methods = [getattr(Episode, name) for name in TOOLS]
     descriptions = [
         f"{method.__name__}{inspect.signature(method)}\n{inspect.getdoc(method)}".replace(

@@ -257,7 +257,7 @@ class ViewerApi:
         return list(self._open(run_id).named)
 
     def list_comparisons(self) -> Iterator[str]:
-        """Yield the paths of the comparisons of an exported page, of runs that were asked the same."""
+        """Yield the comparison paths of an exported page, for runs over the same queries."""
         for run_ids in self._comparable():
             chosen = {tuple(run_ids)} if len(run_ids) > 1 else set[tuple[str, ...]]()
             if len(run_ids) <= PAIRED:

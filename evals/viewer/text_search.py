@@ -28,7 +28,7 @@ _FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assi
 def find_words(
     outcomes: Mapping[str, Outcome], words: str, documents: Mapping[str, Document], answers: Path
 ) -> JsonObject:
-    """Return the first places of a run whose text has all of the words, in whatever case."""
+    """Return the first places in a run whose text has all the words, ignoring case."""
     with open_call_texts(answers) as calls:
         search = _Search(words.lower().split(), documents, calls)
         passages = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []

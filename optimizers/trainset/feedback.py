@@ -102,7 +102,7 @@ def feedback(
     error: str = "",
     outputs: Collection[str] = (),
 ) -> str:
-    """Describe the outcome of the relevant documents of `query`, and its causes, in a few lines of text.
+    """Describe in a few lines what became of the query's relevant documents, and why.
 
     `outputs` are the output fields of a predictor, if the feedback is for it alone. A document is
     well ranked up to rank `cutoff`. `error` is the error of a failed query. ValueError if the query

@@ -71,7 +71,7 @@ class Trainset(SharedOnDeepcopy):
 
     @property
     def environment(self) -> Environment:
-        """The task's environment; of several tasks that of the first."""
+        """The task's environment; the first task's when there are several."""
         return self.environments[0]
 
 

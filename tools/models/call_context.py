@@ -69,7 +69,7 @@ def current() -> CallContext:
 
 
 def update(**changes: Any) -> None:
-    """Change fields of the context, until the end of the innermost block of `changed`."""
+    """Change fields of the context until the innermost `changed` block ends."""
     _CONTEXT.set(replace(current(), **changes))
 
 

@@ -351,7 +351,7 @@ class LanguageModel(dspy.LM):
 
     @property
     def history(self) -> list[Any]:
-        """The calls of the query that is being answered, as DSPy keeps them; outside of a run, of this model."""
+        """The current query's calls, as DSPy keeps them; outside a run, this model's calls."""
         entries = self._entries
         for entry in entries:
             if remainder := entry.get(_REMAINDER):

@@ -1,4 +1,4 @@
-"""List prices of model calls, context windows of models, and the sources of both.
+"""List prices and context windows of models, with their sources.
 
 The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in
 $SEXTANT_HOME. Its entry replaces all that the table says of a model; docs/guide/cost.md has an

@@ -39,7 +39,7 @@ LARGEST_INPUT = 64 << 20  # bytes of a file that is read whole, such as settings
 
 
 class InputFilePath(str):
-    """The type of a parameter that names a file, whose content is part of a run's identity; "" is none."""
+    """Parameter type for a file whose content is part of a run's identity; "" is no file."""
 
 
 def open_input(path: Path) -> io.BufferedReader:

@@ -1,4 +1,4 @@
-"""Processes of this machine that a starter forks: workers of a run, and parts of an index.
+"""Processes that a starter forks on this machine: run workers and index parts.
 
 The starter is a process that has imported everything: so a new process begins in a tenth of a
 second, and a dead process is replaced as fast. It has no threads and has opened nothing, which a fork

@@ -29,7 +29,7 @@ _MAX_DEPTH = 50
 
 
 class Expression(str):
-    """The text of a retriever, as the type of a parameter that names it; "" if there is none."""
+    """Parameter type for a retriever's expression; "" is no retriever."""
 
 
 class Expressions(str):

@@ -203,7 +203,7 @@ class CallTime(NamedTuple):
 
 
 def read_call_times(path: Path, keys: Sequence[str]) -> dict[str, CallTime]:
-    """Return the times of those of the calls `keys` that the answers at `path` have."""
+    """Return the times of the calls `keys` that have an answer at `path`."""
     if not keys or not path.is_file():
         return {}
     statement = (

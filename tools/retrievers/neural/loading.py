@@ -125,7 +125,7 @@ def translate_load_errors(subject: str, folder: Path, row: ModelRow) -> Iterator
 
 
 def load_tokenizer(folder: Path, row: ModelRow) -> Any:
-    """Return the tokenizer of a model folder, or of the base model of an adapter that has none."""
+    """Return a model folder's tokenizer, or the base model's when an adapter has none."""
     has_tokenizer = any((folder / name).is_file() for name in TOKENIZERS)
     tokenizer_folder = folder if has_tokenizer else find_base_model(folder, row.base) or folder
     with translate_load_errors("tokenizer", tokenizer_folder, row):
