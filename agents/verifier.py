@@ -165,7 +165,7 @@ class _VerifierNodes(NodeContext):
         jobs = [
             partial(passage_reading.search, self.session, text, verifier.per_search, name)
             for text in state["texts"]
-            for name in verifier.engines
+            for name in verifier.expressions
         ]
         results = run_parallel(self.session, state["round"], jobs, verifier.parallel)
         surfaced = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}
@@ -334,7 +334,7 @@ class Verifier(Agent):
             read_chars=self.read_chars,
             reads=self.reads,
         )
-        self.engines = Expressions(self.retrievers).each() or [""]
+        self.expressions = Expressions(self.retrievers).each() or [""]
         lens = get_lens(self.lens)
         searches = with_advice(Reformulate, lens.search)
         self.reformulate = predict(searches, tokens=150 * self.texts)

@@ -212,8 +212,10 @@ def begin(
     folder = RunFolder(place, place, "", JsonlIndex(place / "outcomes.jsonl", {}))
     place.mkdir(parents=True)
     settings = language_model.ModelSettings(stream="on" if arguments.stream else "off")
-    terms = RunResources(gate=ConcurrencyLimiter(in_flight), prompts=not arguments.no_prompts)
-    model = language_model.connect(f"tiny@http://127.0.0.1:{port}/v1", terms, settings=settings)
+    resources = RunResources(
+        limiter=ConcurrencyLimiter(in_flight), prompts=not arguments.no_prompts
+    )
+    model = language_model.connect(f"tiny@http://127.0.0.1:{port}/v1", resources, settings=settings)
     model.begin(folder.path, Usage())
     return model, folder
 
@@ -249,7 +251,7 @@ def run(
             )
         return Measured(
             "multihop",
-            model.terms.budget.calls,
+            model.resources.budget.calls,
             time.perf_counter() - wall,
             time.process_time() - cpu,
         )
@@ -258,7 +260,7 @@ def run(
 def run_by(
     many: int, queries: Sequence[Query], port: int, arguments: argparse.Namespace
 ) -> Measured:
-    """The same by so many workers of one keeper, whose CPU it is, after a query for each that
+    """The same by so many workers of one coordinator, whose CPU it is, after a query for each that
     is in flight.
     """
     with (
@@ -284,10 +286,10 @@ def run_by(
         ready.start = start
         folder = RunFolder(place, place, "", JsonlIndex(place / "outcomes.jsonl", {}))
         ready.model.begin(place, Usage())
-        with contextlib.closing(Coordinator(ready, place, many)) as keeper:
+        with contextlib.closing(Coordinator(ready, place, many)) as coordinator:
             ask = partial(
                 runner.run_queries,
-                keeper,
+                coordinator,
                 documents=ready.environment.documents,
                 folder=folder,
                 model=ready.model,
@@ -297,7 +299,7 @@ def run_by(
                 for query in queries
             ]
             ask(first[: arguments.in_flight], workers=arguments.in_flight)
-            calls = ready.model.terms.budget.calls
+            calls = ready.model.resources.budget.calls
             wall = time.perf_counter()
             cpu = time.process_time()
             if fault := ask(queries, workers=arguments.in_flight):
@@ -307,7 +309,9 @@ def run_by(
             wall = time.perf_counter() - wall
             cpu = time.process_time() - cpu
         size = (place / "outcomes.jsonl").stat().st_size
-        return Measured(f"{many} workers", ready.model.terms.budget.calls - calls, wall, cpu, size)
+        return Measured(
+            f"{many} workers", ready.model.resources.budget.calls - calls, wall, cpu, size
+        )
 
 
 async def bare(port: int, calls: int, in_flight: int) -> Measured:
@@ -370,7 +374,7 @@ def profile(
                 system, replace(query, text=f"{query.text} first"), documents, model
             )
         before = signal.signal(signal.SIGPROF, look)
-        calls = model.terms.budget.calls
+        calls = model.resources.budget.calls
         cpu = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
         try:
@@ -378,8 +382,8 @@ def profile(
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, before)
-        each = 1000 * (time.process_time() - cpu) / (model.terms.budget.calls - calls)
-    print_stderr(f"{model.terms.budget.calls - calls} calls, looked at {seen.total()} times")
+        each = 1000 * (time.process_time() - cpu) / (model.resources.budget.calls - calls)
+    print_stderr(f"{model.resources.budget.calls - calls} calls, looked at {seen.total()} times")
     lines = ["| part | CPU a call | share |", "|---|--:|--:|"]
     for name, count in seen.most_common():
         share = count / seen.total()
@@ -401,7 +405,7 @@ def answer_all(
             if isinstance(outcome, Exception):
                 raise outcome
             folder.append(outcome)
-    model.terms.settle()
+    model.resources.settle()
 
 
 def cached(
@@ -421,8 +425,8 @@ def cached(
 
         model, folder = start("paid")
         answer_all(system, queries, documents, model, folder)
-        assert model.terms.ledger
-        answers = model.terms.ledger.answers
+        assert model.resources.ledger
+        answers = model.resources.ledger.answers
         keys = answers.query("SELECT key FROM calls WHERE fault = ''")
         prompts = [(read_call(answers.path, key) or {})["messages"] for (key,) in keys]
 
@@ -430,7 +434,7 @@ def cached(
             with while_running():
                 for prompt in prompts:
                     model.lm(messages=prompt)
-            model.terms.settle()
+            model.resources.settle()
 
         rows = []
         for what, work in (
@@ -443,11 +447,11 @@ def cached(
             work(model, folder)
             wall = time.perf_counter() - wall
             cpu = time.process_time() - cpu
-            books = model.terms.books
-            assert books and not books.sent, "an answer was not in the cache"
+            usage_totals = model.resources.usage_totals
+            assert usage_totals and not usage_totals.sent, "an answer was not in the cache"
             rows.append(
-                f"| {what} | {books.cached:,} | {books.cached / wall:,.0f} | "
-                f"{books.cached / cpu:,.0f} |"
+                f"| {what} | {usage_totals.cached:,} | {usage_totals.cached / wall:,.0f} | "
+                f"{usage_totals.cached / cpu:,.0f} |"
             )
     head = ["| | answers | a second | a second of CPU |", "|---|--:|--:|--:|"]
     return "\n".join([*head, *rows]) + "\n"

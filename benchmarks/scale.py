@@ -283,12 +283,12 @@ def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[
     def search(
         text: str,
     ) -> Any:  # each word once, and not by its parser, which makes phrases of those with a "_"
-        terms = [
+        resources = [
             tantivy.Query.term_query(schema, "text", word, "freq")
             for word in dict.fromkeys(content_words(text))
         ]
         return searcher.search(
-            tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in terms]), DEPTH
+            tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in resources]), DEPTH
         ).hits
 
     return built | {name: _median(search, some) for name, some in texts.items()}
@@ -353,7 +353,7 @@ def measure_calls(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def measure_coordinator(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """What the keeper of two workers spends on a call and on a query, from multihop of one
+    """What the coordinator of two workers spends on a call and on a query, from multihop of one
     hop and of several.
     """
     calls: Any = import_module(
@@ -372,12 +372,12 @@ def measure_coordinator(home: Path, asked: argparse.Namespace) -> Iterator[Figur
     call = (many.cpu - few.cpu) / (many.calls - few.calls)
     query = (few.cpu - call * few.calls) / len(queries)
     rest = (many.disk - few.disk) / (many.calls - few.calls)
-    yield Figure("keeper: a call", 1000 * call, "ms of CPU")
-    yield Figure("keeper: a query beside its calls", 1000 * query, "ms of CPU")
-    yield Figure("keeper: an outcome, for each call", rest / 1000, "kB")
+    yield Figure("coordinator: a call", 1000 * call, "ms of CPU")
+    yield Figure("coordinator: a query beside its calls", 1000 * query, "ms of CPU")
+    yield Figure("coordinator: an outcome, for each call", rest / 1000, "kB")
     limit = (call + query * len(queries) / many.calls) ** -1
     yield Figure(
-        "keeper: calls a second that it has one core for",
+        "coordinator: calls a second that it has one core for",
         limit,
         note=f"{many.calls / len(queries):.3g} a query",
     )
@@ -591,7 +591,7 @@ def _compare_sharded(home: Path, kind: str, count: int, folder: str, texts: Sequ
 
 
 def build_part(
-    spec: retrievers.RetrieverSpec, corpus: Corpus, home: Path, terms: Any = None
+    spec: retrievers.RetrieverSpec, corpus: Corpus, home: Path, resources: Any = None
 ) -> Retriever:
     """Make the retriever of a part, of vectors or words."""
     made = (
@@ -606,7 +606,7 @@ def build_part(
 # command line.
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[Figure]]] = {
     "calls": measure_calls,
-    "keeper": measure_coordinator,
+    "coordinator": measure_coordinator,
     "offline": measure_offline,
     "words": measure_words,
     "dense": measure_dense,

@@ -105,7 +105,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     wanted = _wanted(answers, arguments)
     models = _sum_by_model(answers, wanted)
-    runs = {run: Ledger(answers, run).books.json() for run in sorted(answers.runs())}
+    runs = {run: Ledger(answers, run).usage_totals.json() for run in sorted(answers.runs())}
     result: JsonObject = {"answers": str(answers.path), "models": models, "runs": runs}
     table = _table_of_runs(runs)
     if arguments.calls:
@@ -173,11 +173,11 @@ def _table_of_runs(runs: Mapping[str, JsonMapping]) -> ResultTable:
     rows = [
         [
             run.rpartition("/")[0],
-            *(f"{books[name]:,}" for name in counts),
-            _usd(books["paid_usd"]),
-            ", ".join(f"{fault}: {count}" for fault, count in books["faults"].items()),
+            *(f"{usage_totals[name]:,}" for name in counts),
+            _usd(usage_totals["paid_usd"]),
+            ", ".join(f"{fault}: {count}" for fault, count in usage_totals["faults"].items()),
         ]
-        for run, books in runs.items()
+        for run, usage_totals in runs.items()
     ]
     heads = ["run", "sent", "answered", "failed", "from the cache", "price", "faults"]
     return ResultTable("", heads, rows, names=(0, 6))

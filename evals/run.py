@@ -212,9 +212,9 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
     budget = evaluate.make_resources(next(iter(requests.values()))).budget
 
     def open_on_shared_budget(request: Request) -> "LoadedRun":
-        terms = evaluate.make_resources(request)
-        terms.budget = budget
-        return evaluate.load_run(request, terms)
+        resources = evaluate.make_resources(request)
+        resources.budget = budget
+        return evaluate.load_run(request, resources)
 
     if not arguments.dry_run:
         earlier_usage.count_all(

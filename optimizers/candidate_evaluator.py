@@ -383,7 +383,7 @@ def _identity(lm: Any) -> tuple[Any, ...]:
     settings = lm.kwargs
     return (
         lm.model,
-        lm.wire.url if lm.wire else "",
+        lm.transport.url if lm.transport else "",
         settings.get("temperature"),
         settings.get("rollout_id"),
     )

@@ -83,7 +83,7 @@ class ComparisonRuns:
         environments = self._study.training.environments
         validation = self._study.queries(self._kept, "validation")
         # The offline engine answers again, because no ledger has its answers; it costs nothing.
-        budget = inputs.terms.budget if inputs.terms.books else Budget()
+        budget = inputs.resources.budget if inputs.resources.usage_totals else Budget()
         rows = []
         for task, environment in zip(inputs.request.tasks, environments, strict=True):
             chosen = [query.query_id for query in validation if query in environment.queries]
@@ -108,7 +108,7 @@ class ComparisonRuns:
             for name, value in self._parameters.items()
             if name in fixed or name not in HINTS
         }
-        budget = self._inputs.terms.budget
+        budget = self._inputs.resources.budget
         tasks = self._inputs.request.held_out_tasks
         return [self._run(task, budget, parameters) for task in tasks]
 
@@ -143,7 +143,7 @@ class ComparisonRuns:
 
         def open_with_budget(run: Request) -> LoadedRun:
             loaded = load_run(run)
-            loaded.terms.budget = budget
+            loaded.resources.budget = budget
             return loaded
 
         fields |= {"task": task, "metrics": (self._study.objective.metric,)}

@@ -68,12 +68,12 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
         inputs.training,
         *objectives,
         workers=request.at_once,
-        query_seconds=inputs.terms.query_seconds,
+        query_seconds=inputs.resources.query_seconds,
         say=tell,
     )
     _check_parts(study)
     with run_folder.claim(path, config) as folder:
-        inputs.terms.open(path, request.runs)
+        inputs.resources.open(path, request.runs)
         _announce(inputs, study)
         problem = compile_with(inputs, study, path)
         folder.record_opened()

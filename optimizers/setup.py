@@ -230,15 +230,15 @@ class CompilationInputs:
         self.plan = plan
         self.tell = tell
         # Shared by student, teacher, the writer of prompts, and retrievers.
-        self.terms = make_resources(request, repeats=True)
+        self.resources = make_resources(request, repeats=True)
         # The environment and the retrievers of each task.
         self._rooms: list[tuple[Environment, RunRetrievers]] = []
         for environment in training.environments:
-            engines = RunRetrievers(environment, self.terms)
+            run_retrievers = RunRetrievers(environment, self.resources)
             if pool := resolved.pool:
-                parts = list(map(engines.build, pool.parts))
+                parts = list(map(run_retrievers.build, pool.parts))
                 environment = pool.add_to(environment, parts)
-            self._rooms.append((environment, engines))
+            self._rooms.append((environment, run_retrievers))
         self.training = training.replacing([environment for environment, _ in self._rooms])
         self.retriever = self._rooms[0][1].build(resolved.retriever)
         self._toolbox = self._open_rooms(resolved.retriever)
@@ -256,7 +256,7 @@ class CompilationInputs:
         documents = self.training.environment.documents
         model = connect(
             self.request,
-            self.terms,
+            self.resources,
             documents,
             self.retriever,
             spec=spec,
@@ -267,9 +267,9 @@ class CompilationInputs:
 
     def _open_rooms(self, retriever: retrievers.RetrieverSpec) -> ToolboxByTask:
         boxes: dict[str, Toolbox] = {}
-        for environment, engines in self._rooms:
+        for environment, run_retrievers in self._rooms:
             specs = {"": retriever, **self.plan.resolved.others}
-            named_retrievers = {name: engines.build(spec) for name, spec in specs.items()}
+            named_retrievers = {name: run_retrievers.build(spec) for name, spec in specs.items()}
             if self.plan.resolved.pool:
                 named_retrievers = {
                     name: PoolRetriever(retriever) for name, retriever in named_retrievers.items()
@@ -282,10 +282,10 @@ class CompilationInputs:
         """Return examples of the queries that have a relevant document, with labels (demonstrations.py)."""
         examples = []
         for query in queries:
-            for environment, engines in self._rooms:
+            for environment, run_retrievers in self._rooms:
                 judgements = environment.judgements[environment.headline]
                 if query in environment.queries and judgements.relevant(query.query_id):
-                    retriever = engines.build(self.plan.resolved.retriever)
+                    retriever = run_retrievers.build(self.plan.resolved.retriever)
                     examples.append(label_example(query, environment, retriever))
         return examples
 
@@ -297,8 +297,8 @@ class CompilationInputs:
     @property
     def usage(self) -> Usage:
         """The usage of all model calls so far; of the offline engine, which no ledger has, in this sitting."""
-        books = self.terms.books
-        return books.usage if books else Usage(calls=self.terms.budget.calls)
+        usage_totals = self.resources.usage_totals
+        return usage_totals.usage if usage_totals else Usage(calls=self.resources.budget.calls)
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program before, or with the `chosen` parameters, over the shared retrievers."""
@@ -366,7 +366,7 @@ def _reason(request: CompileRequest, error: Exception) -> SextantError:
 
 
 def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
-    """Evaluate and compile. Its books are on disk when it ends, also if it ends by an error."""
+    """Evaluate and compile. Its usage is on disk when it ends, also if it ends by an error."""
     plan = inputs.plan
     try:
         program = study.instrument(inputs.program(), plan.start)
@@ -387,7 +387,7 @@ def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
                 _run_teleprompter(inputs, study)
     finally:
         study.wait()
-        inputs.terms.settle()
+        inputs.resources.settle()
 
 
 def _run_teleprompter(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
@@ -415,7 +415,7 @@ def _work_interruptibly(inputs: CompilationInputs, study: CandidateEvaluator) ->
         work.result()
     except KeyboardInterrupt:
         study.stop()
-        inputs.terms.gate.halt()
+        inputs.resources.limiter.halt()
         wait_until(work.done, GRACE)
         raise
 

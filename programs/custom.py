@@ -1,4 +1,4 @@
-"""A user's own program as a program of Sextant: with a session, a trace, limits and books.
+"""A user's own program as a program of Sextant: with a session, a trace, limits and usage totals.
 
     a class over a Toolbox    as programs/base.py has them
     a dspy.Module             a class or an instance; inputs and outputs are found by their names
@@ -432,7 +432,7 @@ class CustomProgram(Program):
         """Search for a query."""
         model = dspy.settings.lm
         callbacks = [*dspy.settings.callbacks, _ForeignCallCounter(model)]
-        if isinstance(model, LanguageModel) and model.caller.free:
+        if isinstance(model, LanguageModel) and model.client.free:
             callbacks.append(_CallPublisher())
         with (
             dspy.context(

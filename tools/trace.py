@@ -139,11 +139,14 @@ class TraceRecorder:
     def snapshot(self) -> JsonObject:
         """Return all that is needed to go on from here in another process, as plain data."""
         with self._lock:
-            books = {"usage": usage_json(self.usage), "pending": usage_json(self._root.pending)}
+            usage_totals = {
+                "usage": usage_json(self.usage),
+                "pending": usage_json(self._root.pending),
+            }
             seconds = self._clock() - self._opened
             return {
                 "trace": trace_json(self.trace),
-                **books,
+                **usage_totals,
                 "seconds": seconds,
                 "hop": self._root.hop,
             }

@@ -176,7 +176,7 @@ class ContaminationTest:
             encoder,
             Corpus(self.gold.values()),
             sextant_home(),
-            terms=evaluate.make_resources(self.request),
+            resources=evaluate.make_resources(self.request),
         )
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"{QUERY}{query_id}"]

@@ -100,7 +100,7 @@ class BuildPipeline:
         possible = len(source.documents) // max(1, recipe.limits.min_positives)
         self.most_queries = min(recipe.limits.queries, possible)
         self.certain = True  # whether a dry run knows the units of a stage
-        self._terms = make_resources(next(iter(requests.values())))
+        self._resources = make_resources(next(iter(requests.values())))
         self._stages = dict[str, tuple[StageProgram, ModelStage]]()
         self._held = ExitStack()
         self._asks = dict[str, Any]()
@@ -112,7 +112,7 @@ class BuildPipeline:
 
     def __enter__(self) -> "BuildPipeline":
         if not self.ahead:
-            self._terms.open(self.folder, self.folder)
+            self._resources.open(self.folder, self.folder)
             dropped = run_folder.writing(self.folder / "dropped.jsonl")
             self._dropped_files.append(self._held.enter_context(dropped))
         return self
@@ -120,7 +120,7 @@ class BuildPipeline:
     def __exit__(self, *problem: Any) -> None:
         # Closed first: the items dropped so far are worth reading even if the rest fails.
         self._held.close()
-        self._terms.settle()
+        self._resources.settle()
         if not self.ahead:
             rows = [self._count_calls(row)._asdict() for row in self.funnel.values()]
             run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
@@ -245,13 +245,13 @@ class BuildPipeline:
         )
 
     def retriever(self, spec: str) -> Retriever:
-        """Return a retriever over the corpus, on the terms of the build."""
+        """Return a retriever over the corpus, with the resources of the build."""
         if spec not in self._retrievers:
             self._retrievers[spec] = retrievers.build(
                 spec,
                 self.source.documents,
                 files.sextant_home(),
-                terms=self._terms,
+                resources=self._resources,
             )
         return self._retrievers[spec]
 
@@ -346,7 +346,7 @@ class BuildPipeline:
                 path,
                 config,
                 request,
-                self._terms,
+                self._resources,
             )
             self._stages[stage] = (program, model_stage)
         return self._stages[stage]

@@ -207,13 +207,13 @@ def pool(
     wanted = build.recipe.pool
     if not wanted.retrievers:
         return {}
-    engines = list(map(build.retriever, wanted.retrievers))
+    searchers = list(map(build.retriever, wanted.retrievers))
     requests = []
     for query in queries:
         grades_so_far = gold[query.query_id]
         found_ids = [
             hit.doc_id
-            for retriever in engines
+            for retriever in searchers
             for hit in retriever.search(query.text, wanted.k, excluded=query.excluded)
         ]
         best = sorted(

@@ -119,7 +119,7 @@ def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_ru
     opened = opening(request)
     resolved = opened.resolved
     environment = opened.environment
-    model = connect(request, opened.terms, environment.documents, seed=request.seed)
+    model = connect(request, opened.resources, environment.documents, seed=request.seed)
     before = find_existing_run(opened, model)
     answered = run_folder.read_outcomes(before) if before else {}
     if request.again:
@@ -204,9 +204,9 @@ def find_existing_run(opened: LoadedRun, model: ConnectedModel | None = None) ->
     Retrievers are not opened, so their complete names are not compared. To digest the sources takes
     time, so that is done last.
     """
-    resolved, environment, _, terms = opened
+    resolved, environment, _, resources = opened
     request = resolved.request
-    model = model or connect(request, terms, environment.documents, seed=request.seed)
+    model = model or connect(request, resources, environment.documents, seed=request.seed)
     conditions = run_conditions(resolved, environment, None, model)
     conditions["pool"] = resolved.pool and resolved.pool.config((), environment)
 
@@ -324,7 +324,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         self.structured = getattr(real, "structured", False)
         self.server = getattr(real, "server", None)
         # Where the real model takes tool calls in the protocol's form, so does this one.
-        self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
+        self.tools = getattr(real, "tools", None) or getattr(real, "transport", None)
         self.calls: list[CallTokens] = []  # of the last query
 
     def watch(

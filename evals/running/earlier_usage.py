@@ -119,7 +119,7 @@ def count(budget: Budget, folder: Path) -> None:
     """Count the usage of all earlier sittings of the run in `folder` on a budget, once."""
     ledger = open_ledger(folder) if (folder / "run-id").exists() else None
     if ledger:
-        budget.resume(ledger.books.usage, ledger.books.sent, source=ledger.run)
+        budget.resume(ledger.usage_totals.usage, ledger.usage_totals.sent, source=ledger.run)
     if brings_agents(program := run_folder.read_config(folder)["program"]):
         count_agents(program, budget, folder, ledger)
     elif not ledger:  # it sent nothing

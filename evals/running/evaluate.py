@@ -208,10 +208,10 @@ def answer_queries(
         )
     from sextant.evals.running.workers.coordinator import Coordinator  # few runs need it
 
-    keeper = Coordinator(ready, folder.path, request.processes)
-    with closing(keeper):
+    coordinator = Coordinator(ready, folder.path, request.processes)
+    with closing(coordinator):
         return runner.run_queries(
-            keeper, *inputs, folder, ready.model, workers=request.at_once, hooks=hooks
+            coordinator, *inputs, folder, ready.model, workers=request.at_once, hooks=hooks
         )
 
 
@@ -220,22 +220,22 @@ class LoadedRun(NamedTuple):
 
     resolved: ResolvedRequest
     environment: Environment
-    engines: RunRetrievers
-    terms: RunResources
+    run_retrievers: RunRetrievers
+    resources: RunResources
 
 
 def load_run(
     request: Request,
-    terms: RunResources | None = None,
+    resources: RunResources | None = None,
     *,
     environment: Environment | None = None,
 ) -> LoadedRun:
-    """Open the resources of a run, for itself alone except for `terms`, and for a task that is
+    """Open the resources of a run, for itself alone except for `resources`, and for a task that is
     loaded already.
     """
-    terms = terms or make_resources(request)
+    resources = resources or make_resources(request)
     resolved, environment = load_task(request, environment=environment)
-    return LoadedRun(resolved, environment, RunRetrievers(environment, terms), terms)
+    return LoadedRun(resolved, environment, RunRetrievers(environment, resources), resources)
 
 
 def run_request(
@@ -295,14 +295,16 @@ def _run(
     started: float,
     start: Any,
 ) -> Result:
-    resolved, environment, engines, terms = opened
+    resolved, environment, run_retrievers, resources = opened
     request = resolved.request
-    cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
+    cassette = (
+        Cassette(request.cassette, resources, sends=resolved.sends) if request.cassette else None
+    )
     with announced("preparing the run"):
         ready = prepare_loaded(opened)
     ready.start = start
     run_path = run_folder.run_path(request.runs, ready.config)
-    if not (run_path / run_folder.OUTCOMES_FILE).exists() and not terms.cassette:
+    if not (run_path / run_folder.OUTCOMES_FILE).exists() and not resources.cassette:
         check_key(request.lm, request.headers)
     with run_folder.claim(run_path, ready.config) as folder:
         if request.again:
@@ -311,12 +313,12 @@ def _run(
             if request.budget_usd or request.budget_tokens:
                 _LOG.warning(BUDGET_OF_AGENTS)
             ready.model.begin(folder.path, Usage())
-            count_agents(request.program, terms.budget, folder.path, terms.ledger)
+            count_agents(request.program, resources.budget, folder.path, resources.ledger)
         else:
             ready.model.begin(folder.path, folder.usage)
-        if resolved.pool:  # only now: what its searches cost is in the books of the run
+        if resolved.pool:  # only now: what its searches cost is in the usage totals of the run
             ready.environment = resolved.pool.add_to(
-                environment, list(map(engines.build, resolved.pool.parts))
+                environment, list(map(run_retrievers.build, resolved.pool.parts))
             )
         if request.shard:  # only now: the identity of a run, and pools, are of all its queries
             ready.whole = len(environment.queries)
@@ -348,7 +350,7 @@ def make_resources(request: SharedRequest, *, repeats: bool = False) -> RunResou
             tokens=request.budget_tokens,
             seconds=request.time_limit,
         ),
-        gate=ConcurrencyLimiter(max(request.at_once, request.max_concurrent or WORKERS)),
+        limiter=ConcurrencyLimiter(max(request.at_once, request.max_concurrent or WORKERS)),
         patience=patience,
         prices=request.prices,
         query_seconds=request.query_timeout or QUERY_SECONDS,
@@ -359,7 +361,7 @@ def make_resources(request: SharedRequest, *, repeats: bool = False) -> RunResou
 
 def connect(
     request: SharedRequest,
-    terms: RunResources,
+    resources: RunResources,
     documents: Corpus,
     retriever: Retriever | None = None,
     *,
@@ -387,7 +389,7 @@ def connect(
         }
     )
     return language_model.connect(
-        spec, terms, statistics=statistics, settings=settings, rules=rules
+        spec, resources, statistics=statistics, settings=settings, rules=rules
     )
 
 
@@ -402,11 +404,11 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
     """Return the prepared run of an opened run; a run in a `folder` was configured by another process,
     and is not again.
     """
-    resolved, environment, engines, terms = opened
+    resolved, environment, run_retrievers, resources = opened
     request = resolved.request
-    retriever = engines.build(resolved.retriever)
-    named_retrievers = {name: engines.build(spec) for name, spec in resolved.others.items()}
-    model = connect(request, terms, environment.documents, retriever, seed=request.seed)
+    retriever = run_retrievers.build(resolved.retriever)
+    named_retrievers = {name: run_retrievers.build(spec) for name, spec in resolved.others.items()}
+    model = connect(request, resources, environment.documents, retriever, seed=request.seed)
     with announced(f"connecting to {model.name}"):
         model.lm.meet()
     opened_by = [
@@ -420,7 +422,7 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
         }
     if config and resolved.pool:
         config["pool"] = resolved.pool.config(
-            [engines.build(spec).name for spec in resolved.pool.parts], environment
+            [run_retrievers.build(spec).name for spec in resolved.pool.parts], environment
         )
     if config:
         config = run_folder.separate_changed(partial(run_folder.run_path, request.runs), config)
@@ -504,7 +506,7 @@ def _conclude(
     if pending:
         summary = summarise_unfinished(config, environment, folder.outcomes)
         if isinstance(problem, BudgetReached):
-            problem = ready.model.terms.budget.describe_end(problem)
+            problem = ready.model.resources.budget.describe_end(problem)
         larger = " with a larger budget" if getattr(problem, "larger", False) else ""
         problem = problem or RunIncomplete("the run broke off")
         problem = problem.saying(
@@ -524,8 +526,8 @@ def _conclude(
             summary = score(path, environment, folder.outcomes)
         problem = None
         summary["bounds"] = read_reference_bounds(path)
-    if ledger := ready.model.terms.ledger:
-        summary["ledger"] = ledger.books.json() | ledger.speed()
+    if ledger := ready.model.resources.ledger:
+        summary["ledger"] = ledger.usage_totals.json() | ledger.speed()
     summary |= {
         "looks": count_test_uses(config),
         "seconds": round(time.monotonic() - started, 2),

@@ -282,7 +282,7 @@ class RunMonitor:
         self.earlier = len(outcomes)
         self._metric = ready.environment.metric
         self._tell = tell
-        self._status = ready.model.terms.status  # says what the model's calls are doing
+        self._status = ready.model.resources.status  # says what the model's calls are doing
         self._clock = clock
         self._failed = sum(outcome["error"] is not None for outcome in outcomes)
         self._values = [value for value in map(ready.value, outcomes) if value is not None]

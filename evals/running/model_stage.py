@@ -1,7 +1,7 @@
 """Have a small program ask a model about units that are no queries of a task: a stage of judging,
 naming, building.
 
-A stage is a run in a folder of its own, so it has a budget and books, goes on if it was ended, pays
+A stage is a run in a folder of its own, so it has a budget and usage totals, goes on if it was ended, pays
 for nothing twice, and can be forecast. A unit is a Query whose id identifies it; the caller
 interprets the outcomes.
 """
@@ -77,20 +77,20 @@ class ModelStage:
         folder: Path,
         config: run_folder.Config,
         request: SharedRequest,
-        terms: RunResources | None = None,
+        resources: RunResources | None = None,
     ) -> None:
         """`config` has a task's name and all that outcomes depend on except program, prompts, texts
         and model.
 
-        Stages may share `terms`, which are then open.
+        Stages may share `resources`, which are then open.
         """
         if request.lm == "offline":
             check_offline(request.program_label, program)
         self._program = program
         self._documents = documents
         self._request = request
-        self._own = terms is None
-        self.model = connect(request, terms or make_resources(request), documents)
+        self._own = resources is None
+        self.model = connect(request, resources or make_resources(request), documents)
         self.model.lm.meet()
         lm = {"name": self.model.name, **self.model.settings}
         identity = {
@@ -123,8 +123,8 @@ class ModelStage:
             with run_folder.claim(self.path, self.config) as folder:
                 if self._own:
                     self.model.begin(folder.path, folder.usage)
-                elif self.model.lm.caller.free:
-                    self.model.terms.budget.resume(Usage(calls=folder.usage.calls))
+                elif self.model.lm.client.free:
+                    self.model.resources.budget.resume(Usage(calls=folder.usage.calls))
 
                 def ask(
                     units: Sequence[Query], hooks: runner.QueryHooks = runner.NO_HOOKS

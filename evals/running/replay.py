@@ -271,7 +271,9 @@ class _SearchReplay:
         return engine
 
 
-def _pool(config: JsonMapping, environment: Environment, engines: RunRetrievers) -> Environment:
+def _pool(
+    config: JsonMapping, environment: Environment, run_retrievers: RunRetrievers
+) -> Environment:
     """Return the environment with the pools of the run's `--pool`.
 
     UsageError if they cannot be made again.
@@ -285,7 +287,7 @@ def _pool(config: JsonMapping, environment: Environment, engines: RunRetrievers)
             pool = candidate_pools.read(text, run_retriever)
         except UsageError:  # a complete name is not always an expression
             continue
-        parts = [engines.build(spec) for spec in pool.parts]
+        parts = [run_retrievers.build(spec) for spec in pool.parts]
         made = pool.config([retriever.name for retriever in parts], environment)
         if made | {"kind": pool_config["kind"]} == pool_config:
             return pool.add_to(environment, parts)

@@ -273,19 +273,19 @@ def _check_pools(resolved: ResolvedRequest, environment: Environment) -> None:
 
 
 class RunRetrievers:
-    """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
+    """The retrievers of a run, each opened once. Their models are asked with the resources of the run."""
 
     def __init__(
         self,
         environment: Environment,
-        terms: RunResources,
+        resources: RunResources,
         built: Mapping[str, Retriever] | None = None,
     ) -> None:
         """`built` are retrievers over the same documents that ask no model, by their
         expressions.
         """
         self._documents = environment.documents
-        self._terms = terms
+        self._resources = resources
         self.attribute = _attribute(environment.hints)
         self.built: dict[str, Retriever] = dict(built or {})
 
@@ -299,6 +299,6 @@ class RunRetrievers:
                 _LOG.info("opening %s over %s", spec, plural(len(self._documents), "document"))
             with announced(f"opening {spec} over {plural(len(self._documents), 'document')}"):
                 self.built[str(spec)] = retrievers.build(
-                    spec, self._documents, sextant_home(), terms=self._terms
+                    spec, self._documents, sextant_home(), resources=self._resources
                 )
         return self.built[str(spec)]

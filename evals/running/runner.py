@@ -160,7 +160,7 @@ def run_queries(
             else answer_with_model(system, query, documents, model)
         )
 
-    crew = _WorkerThreads(ask, todo, workers, model.terms.query_seconds)
+    crew = _WorkerThreads(ask, todo, workers, model.resources.query_seconds)
     faults = _FailurePolicy(model, [outcome["error"] for outcome in folder.outcomes.values()])
     hurried = False  # whether nothing is waited for any more
     with while_running():
@@ -171,7 +171,7 @@ def run_queries(
         except KeyboardInterrupt:
             crew.stopped.set()
             hurried = True  # unless this is done before a second one
-            model.terms.gate.halt()
+            model.resources.limiter.halt()
             _finish(crew, folder)
             hurried = False
             raise
@@ -182,7 +182,7 @@ def run_queries(
         finally:
             crew.stopped.set()
             if not hurried:
-                model.terms.settle()
+                model.resources.settle()
     if faults.ending:
         raise faults.ending
     return faults.last
@@ -308,7 +308,7 @@ class _FailurePolicy:
 
     def add_outcome(self, error: str | None) -> None:
         """Count a query that has an outcome."""
-        self.in_a_row = self._model.terms.gate.lost = 0
+        self.in_a_row = self._model.resources.limiter.lost = 0
         self._count(error)
 
     def add_fault(self, error: Exception) -> None:
@@ -324,7 +324,7 @@ class _FailurePolicy:
                 if isinstance(error, QueryTimeout | TimeoutError)
                 else "the model's provider failed: "
             )
-            self._model.terms.gate.lost += bool(origin)
+            self._model.resources.limiter.lost += bool(origin)
             self.last = origin + str(error).strip().partition("\n")[0]
             self._count(self.last)
 

@@ -236,7 +236,7 @@ def serve_episodes(
 
     def answer(ready: PreparedRun, folder: RunFolder, hooks: runner.QueryHooks) -> None:
         most = request.max_concurrent or MOST
-        budget = ready.model.terms.budget
+        budget = ready.model.resources.budget
         host = _world(
             EpisodeServer,
             ready,

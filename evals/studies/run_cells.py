@@ -1,7 +1,7 @@
 """Run the cells of a study in sequence, each as the run that `sextant run` makes; or estimate their
 cost.
 
-All cells share a budget, and cells of a model its gate. Cells of a task follow each other, so that
+All cells share a budget, and cells of a model its limiter. Cells of a task follow each other, so that
 its data are read and its retrievers opened once; data that the next cell does not need are dropped.
 A finished run is taken as it is. A cell that another process is at is left for later. If a provider
 refuses, or the provider of a model is out, all cells that need this model or this retriever stay
@@ -204,7 +204,7 @@ class SharedRunState:
         self._metric = metric
         self._bounds = dict[str, dict[str, float | None]]()
         self._budget = make_resources(cells[0].request).budget
-        self._gates = dict[str, ConcurrencyLimiter]()
+        self._limiters = dict[str, ConcurrencyLimiter]()
         self._loaded: tuple[str, Environment] | None = None
         self._built: dict[str, Retriever] = {}
         # Models and retrievers that nothing more is sent to, with the reason.
@@ -214,17 +214,20 @@ class SharedRunState:
 
     def open(self, request: Request) -> LoadedRun:
         """Open a run with the budget, data and retrievers that the study shares."""
-        terms = make_resources(request)
-        terms.budget, terms.gate = self._budget, self._gates.setdefault(request.lm, terms.gate)
+        resources = make_resources(request)
+        resources.budget, resources.limiter = (
+            self._budget,
+            self._limiters.setdefault(request.lm, resources.limiter),
+        )
         resolved, environment = load_task(request, self._load)
         built = {}
         for retriever in resolved.all_retrievers:
             sends = retrievers.find_lenses(retriever) or retrievers.find_api_parts(retriever)
             if not sends and str(retriever) in self._built:
                 built[str(retriever)] = self._built[str(retriever)]
-        engines = RunRetrievers(environment, terms, built)
-        self._built = engines.built
-        return LoadedRun(resolved, environment, engines, terms)
+        run_retrievers = RunRetrievers(environment, resources, built)
+        self._built = run_retrievers.built
+        return LoadedRun(resolved, environment, run_retrievers, resources)
 
     def _load(self, *arguments: Any, **named: Any) -> Environment:
         key = json.dumps([arguments, named], sort_keys=True)
@@ -303,7 +306,7 @@ class SharedRunState:
 
     def _note(self, problem: SextantError, request: Request) -> None:
         """Keep a problem that the remaining cells would meet, too."""
-        gate = self._gates.get(request.lm)
+        limiter = self._limiters.get(request.lm)
         # The cause has the message without the queries.
         cause = problem.__cause__
         reason = cause if isinstance(cause, SextantError) else problem
@@ -313,7 +316,7 @@ class SharedRunState:
                 self._out[problem.source] = reason
         elif isinstance(problem, BudgetReached):
             self._unpaid = reason
-        elif gate and gate.lost >= OUTAGE:
+        elif limiter and limiter.lost >= OUTAGE:
             self._out[request.lm] = reason
 
     def _bound(

@@ -228,7 +228,7 @@ class _CheckedCall:
         """Send no schemas from now on, if the server has refused one; else raise `error`."""
         if self._repair or not self._schema:
             raise error
-        self._lm.caller.schemas = "off"
+        self._lm.client.schemas = "off"
 
     def _handle_fault(self, error: dspy.AdapterParseError | InvalidAnswer) -> None:
         """Use a part of an unusable answer, prepare its repair, or end the call after the second answer.

@@ -1,7 +1,7 @@
-"""The stations of a request to a model: ledger, gate, budget, sending, books. Everything that is
+"""The stations of a request to a model: ledger, limiter, budget, sending, usage. Everything that is
 sent passes here.
 
-An answer that the ledger has is taken from there. Otherwise the request waits for the gate and the
+An answer that the ledger has is taken from there. Otherwise the request waits for the limiter and the
 budget, is sent, and is booked before anybody sees its answer. A request without an answer is sent
 again, a bounded number of times; each attempt asks the budget and is booked.
 """
@@ -74,10 +74,10 @@ class _Attempt:
 
 @dataclass(eq=False)
 class ModelClient(SharedOnDeepcopy):
-    """Sends the requests of a model on the terms of its run. Threads share it."""
+    """Sends the requests of a model with the resources of its run. Threads share it."""
 
     model: str
-    terms: RunResources
+    resources: RunResources
     cost: "Price | None" = None  # of tokens; None where it is not known
     free: bool = False  # whether a call costs 0 and is not in the ledger
     keeps_prompts: bool = False  # whether requests are kept beside their answers
@@ -96,17 +96,17 @@ class ModelClient(SharedOnDeepcopy):
         self._told = False  # whether it was told that calls go one at a time
         self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secret_values()]
         if not self.free:
-            self.terms.join()
+            self.resources.join()
 
     @property
     def answered(self) -> bool:
         """Whether the model has answered anything yet, in this sitting or before."""
-        return self._answered or self.terms.answered_before
+        return self._answered or self.resources.answered_before
 
     @property
     def keeps(self) -> bool:
         """Whether there is a ledger that answers are kept in."""
-        return not self.free and self.terms.ledger is not None
+        return not self.free and self.resources.ledger is not None
 
     def ask(
         self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None = None
@@ -134,10 +134,10 @@ class ModelClient(SharedOnDeepcopy):
     @contextmanager
     def _turn(self, owner: str, key: str) -> Iterator[ModelResponse | None]:
         """Give the block the answer of the ledger, or None: it has to send the request then."""
-        ledger = None if self.free or not key else self.terms.ledger
+        ledger = None if self.free or not key else self.resources.ledger
         if ledger is None:
             if not self.free:
-                self.terms.check_sends(
+                self.resources.check_sends(
                     f"a call of {self.model}" + (f" for query {owner!r}" if owner else "")
                 )
             yield None
@@ -164,10 +164,10 @@ class ModelClient(SharedOnDeepcopy):
         The window was `before` when the call began. A request that a cassette lacks counts as
         refused, if the run that was recorded has learnt a window.
         """
-        terms = self.terms
-        server_facts = self.terms.servers.setdefault(self.model, {})
+        resources = self.resources
+        server_facts = self.resources.servers.setdefault(self.model, {})
         if (
-            terms.cassette
+            resources.cassette
             and isinstance(refusal, ProviderRefused)
             and server_facts.get("learnt", before) != before
         ):
@@ -199,19 +199,19 @@ class ModelClient(SharedOnDeepcopy):
         return True
 
     def _enter(self, failures: _RetryState) -> float:
-        """Wait for the gate; return when it let the request through, or raise the last failure."""
+        """Wait for the limiter; return when it let the request through, or raise the last failure."""
         now = time.monotonic()
         deadline = DEADLINE.get()
         patience = self._patience(failures)
         if now >= deadline:
             raise failures.last or _out_of_time()
         try:
-            until = min(deadline, self.terms.budget.ends)
-            return self.terms.gate.enter(
+            until = min(deadline, self.resources.budget.ends)
+            return self.resources.limiter.enter(
                 (failures.since or now) + patience, patience=patience, deadline=until
             )
         except TimeoutError as waited:
-            self.terms.budget.check()
+            self.resources.budget.check()
             late = _out_of_time(str(waited)) if time.monotonic() >= deadline else None
             raise (
                 failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}")
@@ -245,7 +245,7 @@ class ModelClient(SharedOnDeepcopy):
         used = usage.input_tokens + usage.output_tokens
         self._exceeded |= used > most.tokens
         self._kept += usage.calls
-        alone = self._kept and self.terms.budget.goes_alone(self._reserve(most))
+        alone = self._kept and self.resources.budget.goes_alone(self._reserve(most))
         if self._told or not alone:
             return
         self._told = True
@@ -257,7 +257,7 @@ class ModelClient(SharedOnDeepcopy):
 
     def _time_limit(self, size: int, limit: int | None) -> float:
         """Return the seconds for a request of `size` bytes: more than usual if the server is that slow."""
-        patience = self.terms.patience
+        patience = self.resources.patience
         if not patience.follows_speed:
             return patience.call
         tokens_in = size * _TOKENS_A_BYTE
@@ -280,14 +280,14 @@ class ModelClient(SharedOnDeepcopy):
     ) -> Iterator[_Attempt]:
         """Reserve the cost of a request that the block sends; note its usage, and book its failure."""
         size = request if isinstance(request, int) else len(request)
-        terms = self.terms
+        resources = self.resources
         most = self._most(size, limit)
         try:
-            reserved = terms.budget.take(
-                partial(self._reserve, most), deadline=DEADLINE.get(), check=terms.gate.rest
+            reserved = resources.budget.take(
+                partial(self._reserve, most), deadline=DEADLINE.get(), check=resources.limiter.rest
             )  # Interrupted, where it waits
         except BaseException as error:
-            terms.gate.leave()
+            resources.limiter.leave()
             if isinstance(error, TimeoutError):
                 raise _out_of_time(f"its calls waited for {error}") from None
             raise
@@ -300,14 +300,14 @@ class ModelClient(SharedOnDeepcopy):
             self._note_usage(attempt)
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
-                terms.gate.leave()  # no failure of the provider
+                resources.limiter.leave()  # no failure of the provider
                 raise
             if isinstance(error, dspy.LMTimeoutError) and time.monotonic() >= DEADLINE.get():
                 error = _out_of_time(str(error), getattr(error, "usage", None))
             attempt.failure = error
             attempt.usage = self._usage_of_failure(error)
             if not self.free:
-                terms.book(
+                resources.book(
                     self.model,
                     attempt.usage,
                     fault=provider_errors.error_label(error),
@@ -317,7 +317,7 @@ class ModelClient(SharedOnDeepcopy):
                 )
         finally:
             self._compare(attempt.usage, most)
-            terms.budget.spend(attempt.usage, reserved)
+            resources.budget.spend(attempt.usage, reserved)
 
     def _note_usage(self, attempt: _Attempt) -> None:
         """Note the usage of an answered request. LMTimeoutError if the query's time has cut the answer."""
@@ -340,8 +340,8 @@ class ModelClient(SharedOnDeepcopy):
         """Book an answered request; its answer is on disk when this returns."""
         response = attempt.response
         assert response
-        terms = self.terms
-        terms.gate.answered(response.headers)
+        resources = self.resources
+        resources.limiter.answered(response.headers)
         answer = ModelResponse(
             response.outputs,
             attempt.usage,
@@ -352,30 +352,30 @@ class ModelClient(SharedOnDeepcopy):
         )
         if not self.free:
             self.meter.add(attempt.usage, answer.seconds, answer.first, response.timings)
-        if key and terms.ledger:
+        if key and resources.ledger:
             packed = (
                 response.packed
                 if isinstance(request, int)
-                else self.pack(request, terms.ledger.answers.parts)
+                else self.pack(request, resources.ledger.answers.parts)
             )
-            terms.ledger.answered(owner, key, self.model, answer, packed)
+            resources.ledger.answered(owner, key, self.model, answer, packed)
         elif not self.free:
-            terms.book(self.model, attempt.usage, query_id=owner)
+            resources.book(self.model, attempt.usage, query_id=owner)
         return answer
 
     def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _RetryState) -> None:
-        """Tell the gate of a failure, then wait until the next attempt; raise the failure if there
+        """Tell the limiter of a failure, then wait until the next attempt; raise the failure if there
         is to be none.
         """
-        gate = self.terms.gate
-        patience = self.terms.patience
+        limiter = self.resources.limiter
+        patience = self.resources.patience
         if not dspy.is_retryable_lm_error(error):
-            gate.refused()
+            limiter.refused()
             raise error
         requested_rest: float | None = getattr(
             error, "retry_after", None
         )  # seconds that the provider asks for
-        gate.failed(
+        limiter.failed(
             entered,
             overload=provider_errors.is_overload(error),
             rest=requested_rest,
@@ -393,19 +393,19 @@ class ModelClient(SharedOnDeepcopy):
         ):
             raise error
         if requested_rest:
-            return  # the gate holds everybody back for so long
+            return  # the limiter holds everybody back for so long
         # Not all equal, so that those that failed together do not come together.
         pause = patience.first * 2.0 ** (failures.count - 1) * random.uniform(0.75, 1.25)
         if now + pause >= min(failures.since + self._patience(failures), DEADLINE.get()):
             raise error
-        gate.rest(min(pause, max(0.0, self.terms.budget.ends - now)))
+        limiter.rest(min(pause, max(0.0, self.resources.budget.ends - now)))
 
     def _patience(self, failures: _RetryState) -> float:
         """Return the seconds to go on trying: a mistyped address should not take as long as an overloaded provider."""
         alive = self.answered or (
             failures.last is not None and provider_errors.is_overload(failures.last)
         )
-        return self.terms.patience.after if alive else self.terms.patience.before
+        return self.resources.patience.after if alive else self.resources.patience.before
 
     def _list_price(self, usage: Usage) -> float | None:
         return (

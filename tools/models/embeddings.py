@@ -66,20 +66,20 @@ class _InvalidVectors(UnreadableResponse):
 
 
 class Embeddings:
-    """A connected embedding model, asked on the terms of a run. Threads share it."""
+    """A connected embedding model, asked with the resources of a run. Threads share it."""
 
     def __init__(
-        self, spec: str, terms: RunResources, *, dimensions: int = 0, cost: Price | None = None
+        self, spec: str, resources: RunResources, *, dimensions: int = 0, cost: Price | None = None
     ) -> None:
         """Connect the model `spec`, or UsageError; `dimensions` asks for shorter vectors, 0 for the model's own."""
         self.name = f"api:{spec}"
         self.provider, self.model, self.url = place(spec)
-        terms.budget.require_price(spec, known=cost is not None)
+        resources.budget.require_price(spec, known=cost is not None)
         self.dimension = dimensions  # numbers in a vector, as soon as they are known
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
-        self._wire = OpenAIClient(self.model, self.url, provider=self.provider)
-        self.terms = terms
-        self.caller = ModelClient(self.name, terms, cost=cost, longest=0)
+        self._transport = OpenAIClient(self.model, self.url, provider=self.provider)
+        self.resources = resources
+        self.client = ModelClient(self.name, resources, cost=cost, longest=0)
 
     def embed(
         self, texts: Sequence[str], *, kept: bool = True
@@ -92,16 +92,16 @@ class Embeddings:
         NotAccepted for these texts.
         """
         request = orjson.dumps([self.model, self._settings, texts])
-        prefix = b"%d embeddings %s\0" % (FORMAT, self._wire.url.encode())
+        prefix = b"%d embeddings %s\0" % (FORMAT, self._transport.url.encode())
         key = (
             blake2b(prefix + request, digest_size=8).hexdigest()
-            if kept and self.caller.keeps
+            if kept and self.client.keeps
             else ""
         )
         payer = session.current()
         try:
             owner = payer.query_id if payer else ""
-            answer = self.caller.ask(
+            answer = self.client.ask(
                 owner, key, request, lambda end: self._send(texts, end), limit=0
             )
         except dspy.LMError as error:
@@ -120,9 +120,9 @@ class Embeddings:
             "encoding_format": "base64",
             **self._settings,
         }
-        with self._wire.asking(deadline) as (client, timeout):
+        with self._transport.asking(deadline) as (client, timeout):
             answer = client.embeddings.with_raw_response.create(**request, timeout=timeout)
-        body = parse_body(answer.content, self.model, clean=self._wire.clean)
+        body = parse_body(answer.content, self.model, clean=self._transport.clean)
         reported = body.get("usage") if isinstance(body, dict) else None
         if isinstance(
             reported, dict
@@ -134,7 +134,7 @@ class Embeddings:
         try:
             vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
         except ValueError as error:
-            raise _InvalidVectors(self._wire.clean(str(error)), self.model, reported) from None
+            raise _InvalidVectors(self._transport.clean(str(error)), self.model, reported) from None
         return ProviderResponse(
             [base64.b64encode(vector.tobytes()).decode() for vector in vectors],
             "stop",
@@ -177,7 +177,7 @@ class Embeddings:
             )
         refusal = f"refuses: {words}; check the key, the quota and the name"
         if isinstance(error, dspy.LMNotConfiguredError):
-            refusal = f"needs a key; put it in ${self._wire.variable}, or into the file .env"
+            refusal = f"needs a key; put it in ${self._transport.variable}, or into the file .env"
         if provider_errors.responsible_party(error) == "refused":
             return ProviderRefused(f"{self.name} {refusal}", source=self.name)
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):

@@ -90,16 +90,16 @@ class LanguageModel(dspy.LM):
     def __init__(
         self,
         model: str,
-        terms: RunResources,
+        resources: RunResources,
         *,
         cost: "Price | None" = None,
         free: bool = False,
         window: int | None = None,
         limit: int | None = None,
-        wire: "OpenAIClient | None" = None,
+        transport: "OpenAIClient | None" = None,
         **options: Any,
     ) -> None:
-        """Call over `wire`, or else through dspy.LM: LiteLLM's providers, and engines of our own."""
+        """Call over `transport`, or else through dspy.LM: LiteLLM's providers, and the offline engine."""
         super().__init__(model, cache=False, num_retries=0, **options)
         self.limit = (
             limit  # tokens of an answer with its reasoning; None is for an engine of our own
@@ -112,17 +112,17 @@ class LanguageModel(dspy.LM):
             "max_completion_tokens" if "max_completion_tokens" in self.kwargs else "max_tokens"
         )
         self.kwargs[self._limited] = limit or self.kwargs.get(self._limited)
-        self.terms = terms
-        self.wire = wire
+        self.resources = resources
+        self.transport = transport
         self._server = _server(model)
-        self.caller = ModelClient(model, terms, cost, free, keeps_prompts=terms.prompts)
-        self.caller.window = window
+        self.client = ModelClient(model, resources, cost, free, keeps_prompts=resources.prompts)
+        self.client.window = window
         self.spec = model  # as --lm has it, where `connect` has made this
         self.tools: Any = (
-            wire  # where it takes tool calls in the protocol's form; None where it does not
+            transport  # where it takes tool calls in the protocol's form; None where it does not
         )
         self.repeats = (
-            terms.repeats
+            resources.repeats
         )  # whether an equal request in a session is the same call, not another sample
         # Whether a call for no query that stays unanswered raises Halt, which nobody swallows
         self.halts = False
@@ -133,14 +133,14 @@ class LanguageModel(dspy.LM):
     @property
     def server(self) -> ServerInfo:
         """Known facts about the server behind it."""
-        return self.wire.server if self.wire else UNKNOWN
+        return self.transport.server if self.transport else UNKNOWN
 
     @property
     def window(self) -> int | None:
         """Tokens of prompt and answer together, for this model and its copies; None if it is not
         known.
         """
-        return self.caller.window
+        return self.client.window
 
     @property
     def thinks(self) -> bool:
@@ -156,23 +156,23 @@ class LanguageModel(dspy.LM):
     @property
     def _server_facts(self) -> dict[str, Any]:
         """What the run has learnt of the server."""
-        return self.terms.servers.setdefault(self.model, {})
+        return self.resources.servers.setdefault(self.model, {})
 
     def meet(self) -> None:
         """Ask the server, or a cassette, for its kind and its model's limits; `window` stays where
         it is known.
         """
-        if self.wire:
-            self.wire.meet(self._server_facts, ask=not self.terms.cassette)
-            self.caller.window = self.window or self.server.window
+        if self.transport:
+            self.transport.meet(self._server_facts, ask=not self.resources.cassette)
+            self.client.window = self.window or self.server.window
 
     @property
     def structured(self) -> bool:
         """Whether signatures are sent as JSON schemas."""
-        by_server = self.caller.schemas == "auto" and (
-            self.server.kind.schema if self.wire else self._known_by_litellm
+        by_server = self.client.schemas == "auto" and (
+            self.server.kind.schema if self.transport else self._known_by_litellm
         )
-        return by_server or self.caller.schemas == "on"
+        return by_server or self.client.schemas == "on"
 
     @cached_property
     def _known_by_litellm(self) -> bool:
@@ -236,15 +236,15 @@ class LanguageModel(dspy.LM):
             counted = [{"content": json.dumps([messages, tools])}]
         instruction = find_instruction(conversation)
         send: Callable[..., ProviderResponse]
-        if self.wire:
+        if self.transport:
             settings = {
                 name: _as_json(value) for name, value in settings.items() if name != "tools"
             }
-            request = self.wire.body(conversation, tools or (), settings)
+            request = self.transport.body(conversation, tools or (), settings)
             has_tools = tools is not None
             # An answer with a call of a tool has no mark at its end.
             last = "" if has_tools else COMPLETED
-            send = partial(self.wire.send, request, instruction, tools=has_tools, last=last)
+            send = partial(self.transport.send, request, instruction, tools=has_tools, last=last)
         else:
             request = _dumps([messages or prompt, settings])
             if isinstance(self.engine, str):  # LiteLLM makes the connection
@@ -455,7 +455,7 @@ class LanguageModel(dspy.LM):
         request |= {"model": self.model, "messages": messages}
         if tools is not None:
             request["tools"] = [*tools]
-        most = self.terms.patience.call
+        most = self.resources.patience.call
         answer = litellm_client.send(self.model_type, request, deadline, most)
         return answer.without_thoughts(instruction)
 
@@ -473,12 +473,12 @@ class LanguageModel(dspy.LM):
         """
         payer = session.current()
         owner = payer.query_id if payer else ""
-        ask = self.caller.ask
+        ask = self.client.ask
         request = call.request
         with self._noting_faults(request, call.counted, payer):
             if payer and not again:
                 payer.allow_call()
-            key = self._key(request, call.rollout, payer) if self.caller.keeps else ""
+            key = self._key(request, call.rollout, payer) if self.client.keeps else ""
             limits = self._limits(call.counted, call.limit)
             first_limit = limits.whole if self.thinks else limits.brief
             answer = ask(owner, key, request, partial(call.send, first_limit), first_limit)
@@ -506,7 +506,7 @@ class LanguageModel(dspy.LM):
             yield
         except Exception as error:
             reason = self._reason(error, request)
-            if self.caller.learns(reason, messages, window) and payer:
+            if self.client.learns(reason, messages, window) and payer:
                 payer.fault = reason  # and the query is answered again
             if provider_errors.responsible_party(reason) != "system":
                 if payer:
@@ -549,9 +549,9 @@ class LanguageModel(dspy.LM):
         """Return sixteen hex digits over everything that shapes an answer."""
         url = self._server
         api = self.model_type
-        if self.wire:
-            url = self.wire.url
-            api = self.wire.api
+        if self.transport:
+            url = self.transport.url
+            api = self.transport.api
         key = blake2b(f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode(), digest_size=8)
         key.update(request)
         if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
@@ -565,11 +565,11 @@ class LanguageModel(dspy.LM):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
         if b'"json_schema"' in request and provider_errors.refuses_schema(error):
             line = f"{self.model} takes no JSON schema: {str(error).strip().partition(chr(10))[0]}"
-            if self.caller.schemas == "on":
+            if self.client.schemas == "on":
                 return ProviderRefused(f"{line}; leave out --structured on", source=self.spec)
-            if self.caller.schemas == "auto":
+            if self.client.schemas == "auto":
                 print_stderr(f"{line}; its answers are asked for in markers from here on")
-            self.caller.schemas = "off"
+            self.client.schemas = "off"
             return dspy.LMUnsupportedFeatureError(line, feature="response_format", model=self.model)  # type: ignore[no-any-return]
         unclear = (
             isinstance(error, dspy.LMInvalidRequestError)
@@ -578,7 +578,7 @@ class LanguageModel(dspy.LM):
         # Before any answer it is the settings, then: it would fail every query.
         return (
             provider_errors.format_refusal(error, self.spec)
-            if unclear and not self.caller.answered
+            if unclear and not self.client.answered
             else error
         )
 
@@ -727,30 +727,36 @@ class ConnectedModel(NamedTuple):
     lm: LanguageModel  # DSPy's side of it
 
     @property
-    def terms(self) -> RunResources:
-        """The budget, gate, ledger and patience that it shares with the other models of its run."""
-        return self.lm.terms
+    def resources(self) -> RunResources:
+        """The budget, limiter, ledger and patience that it shares with the other models of its run."""
+        return self.lm.resources
 
     @property
     def price(self) -> "Price | None":
         """The price of a token, or None when it is not known."""
-        return self.lm.caller.cost
+        return self.lm.client.cost
 
     def begin(self, folder: Path, spent: Usage) -> None:
         """Open the ledger of the run in `folder`; count the usage `spent` by its answered queries
         if no ledger has it.
         """
-        self.terms.open(folder)
-        books = self.terms.books
-        if self.lm.caller.free:
-            self.terms.budget.resume(Usage(calls=spent.calls), source=folder.resolve())
-        elif self.terms.ledger and books and spent.calls and not books.sent and not books.cached:
+        self.resources.open(folder)
+        usage_totals = self.resources.usage_totals
+        if self.lm.client.free:
+            self.resources.budget.resume(Usage(calls=spent.calls), source=folder.resolve())
+        elif (
+            self.resources.ledger
+            and usage_totals
+            and spent.calls
+            and not usage_totals.sent
+            and not usage_totals.cached
+        ):
             print_stderr(
                 "what this run sent before is in no ledger any more; its answered queries say "
                 "what they used"
             )
-            self.terms.ledger.book(self.name, spent)
-            self.terms.budget.resume(spent, source=folder.resolve())
+            self.resources.ledger.book(self.name, spent)
+            self.resources.budget.resume(spent, source=folder.resolve())
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -758,7 +764,7 @@ class ConnectedModel(NamedTuple):
         context alone.
         """
         deadline = min(
-            DEADLINE.get(), time.monotonic() + self.terms.query_seconds
+            DEADLINE.get(), time.monotonic() + self.resources.query_seconds
         )  # a lens has its query's
         # Our signatures are checked by their answers; DSPy's look at every element of every list
         # only logs.
@@ -770,35 +776,37 @@ class ConnectedModel(NamedTuple):
 
 def connect(
     spec: str,
-    terms: RunResources | None = None,
+    resources: RunResources | None = None,
     *,
     statistics: Callable[[], TermStatistics] | None = None,
     settings: ModelSettings = DEFAULTS,
     rules: Rules | None = None,
 ) -> ConnectedModel:
-    """Connect the model that `spec` names, on the `terms` of a run; UsageError for a bad spec or settings.
+    """Connect the model that `spec` names, with the `resources` of a run; UsageError for a bad spec or settings.
 
     Nothing is sent yet. `offline` needs the corpus' `statistics`, made at its first call, and fills fields by `rules`.
     """
     check_docstrings()
-    terms = terms or RunResources()
+    resources = resources or RunResources()
     if spec == "offline":
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
         engine = offline_engine.OfflineEngine(statistics, rules)
         model = LanguageModel(
-            offline_engine.VERSION, terms, free=True, window=settings.context, engine=engine
+            offline_engine.VERSION, resources, free=True, window=settings.context, engine=engine
         )
         return ConnectedModel(
             "offline", {"model": offline_engine.VERSION, "window": settings.context}, model
         )
-    return _connect(spec, terms, settings)
+    return _connect(spec, resources, settings)
 
 
-def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> ConnectedModel:
+def _connect(spec: str, resources: RunResources, settings: ModelSettings) -> ConnectedModel:
     from sextant.tools.models import prices  # not for the engine without a model
-    from sextant.tools.models.transport import litellm_client  # as above
-    from sextant.tools.models.transport import openai_client as wire  # as above
+    from sextant.tools.models.transport import (
+        litellm_client,  # as above
+        openai_client,  # as above
+    )
 
     for field in sorted(settings.extra_body.keys() & {"model", "messages", "input"}):
         raise UsageError(
@@ -807,8 +815,8 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
     spec = models.add_scheme(spec)
     name, url = models.parse(spec)
     models.check_provider(name, url)
-    cost = prices.price(spec, terms.prices)
-    terms.budget.require_price(spec, known=cost is not None)
+    cost = prices.price(spec, resources.prices)
+    resources.budget.require_price(spec, known=cost is not None)
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
     temperature = settings.temperature
@@ -824,7 +832,7 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
     }
     ours = None
     if models.is_openai(name, url):
-        ours = wire.OpenAIClient(
+        ours = openai_client.OpenAIClient(
             name.partition("/")[2], url, provider="" if url else "openai", settings=settings
         )
     elif settings.client_certificate:
@@ -841,22 +849,22 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
         options |= litellm_client.limit_reasoning(name, settings.reasoning_tokens)
         temperature = settings.temperature  # Anthropic takes thinking with none but 1
     limit = settings.max_tokens or prices.longest_answer(
-        spec, terms.prices, reasons=temperature is None
+        spec, resources.prices, reasons=temperature is None
     )
-    largest_limit = settings.max_tokens or prices.max_output(spec, terms.prices)
+    largest_limit = settings.max_tokens or prices.max_output(spec, resources.prices)
     limit += settings.reasoning_tokens or 0
     if largest_limit:
         largest_limit += settings.reasoning_tokens or 0
     options |= {
         "temperature": temperature,
-        "window": settings.context or prices.window(spec, terms.prices),
+        "window": settings.context or prices.window(spec, resources.prices),
     }
-    model = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
+    model = LanguageModel(name, resources, cost=cost, transport=ours, limit=limit, **options)
     model.spec = spec
     model.largest_limit = largest_limit
-    model.caller.longest = prices.max_output(spec, terms.prices)
-    model.caller.meter = terms.meter(spec)
-    model.caller.schemas = settings.structured
+    model.client.longest = prices.max_output(spec, resources.prices)
+    model.client.meter = resources.meter(spec)
+    model.client.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         model.tools = model.tools or True
     described = {

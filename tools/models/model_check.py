@@ -76,12 +76,12 @@ def check(spec: str, settings: ModelSettings) -> JsonObject:
     """Return the abilities of a model and the findings. ProviderRefused or RunIncomplete if it
     does not answer.
     """
-    terms = RunResources(budget=Budget(calls=REQUESTS), patience=PATIENCE)
-    limit = connect(spec, terms, settings=settings).settings["max_tokens"]
+    resources = RunResources(budget=Budget(calls=REQUESTS), patience=PATIENCE)
+    limit = connect(spec, resources, settings=settings).settings["max_tokens"]
     check_key(spec, settings.headers)
     model = connect(
         spec,
-        terms,
+        resources,
         settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)),
     )
     listed = model.lm.window
@@ -100,7 +100,7 @@ def check(spec: str, settings: ModelSettings) -> JsonObject:
         **abilities,
         **_describe_server(model, limit, window_from),
         **_describe_answers(answers, speed),
-        "requests": terms.budget.calls,
+        "requests": resources.budget.calls,
         **_count_tokens(answers),
         "first_run_minutes": first_run.minutes,
         "first_run": command,
@@ -110,13 +110,13 @@ def check(spec: str, settings: ModelSettings) -> JsonObject:
 def _keep_answers(lm: LanguageModel) -> list[ModelResponse]:
     """Return a list that gets every answer of the model from now on."""
     answers = []
-    ask_caller = lm.caller.ask
+    ask_caller = lm.client.ask
 
     def note(*request: Any) -> ModelResponse:
         answers.append(ask_caller(*request))
         return answers[-1]
 
-    vars(lm.caller)["ask"] = note
+    vars(lm.client)["ask"] = note
     return answers
 
 
@@ -137,7 +137,7 @@ def _try_abilities(model: ConnectedModel, answers: list[ModelResponse]) -> JsonO
                 abilities[name] = f"not in the form asked for: {error.kind}"
             except (dspy.LMError, ProviderRefused) as error:
                 if not answers:
-                    raise _refusal(model.name, error, lm.wire) from None
+                    raise _refusal(model.name, error, lm.transport) from None
                 abilities[name] = _line(error)
     return abilities
 
@@ -254,7 +254,7 @@ def _measure(lm: LanguageModel, answers: list[ModelResponse]) -> Speed:
 
     If that call fails and the `answers` before it were slow, their own speed, which is kept nowhere.
     """
-    meter = lm.caller.meter
+    meter = lm.client.meter
     before = meter.speed.read or _MOST_READ / _READ_SECONDS
     room = (lm.window or 4 * _MOST_READ) // 4
     words = max(_LEAST_READ, min(round(before * _READ_SECONDS), _MOST_READ, room))
@@ -270,7 +270,7 @@ def _measure(lm: LanguageModel, answers: list[ModelResponse]) -> Speed:
 
 
 def _fill(lm: LanguageModel, schemas: str) -> str:
-    lm.caller.schemas = schemas
+    lm.client.schemas = schemas
     dspy.Predict("text -> summary, topic")(text=_TEXT)
     return WORKS
 
@@ -293,21 +293,24 @@ def _call_tool(lm: LanguageModel) -> str:
 def _refusal(
     spec: str,
     error: Exception,
-    wire: OpenAIClient | None,
+    transport: OpenAIClient | None,
 ) -> SextantError:
     """Return the error for a model that does not answer at all, with the nearest names that its server has."""
     if provider_errors.responsible_party(error) != "refused":
         return RunIncomplete(f"{spec} does not answer: {_line(error)}")
-    models = _list_models(wire) if wire else []
-    if wire and models and wire.model not in models:
-        return ProviderRefused(f"{_line(error)}; {UnknownName('model there', wire.model, models)}")
+    models = _list_models(transport) if transport else []
+    if transport and models and transport.model not in models:
+        return ProviderRefused(
+            f"{_line(error)}; {UnknownName('model there', transport.model, models)}"
+        )
     return ProviderRefused(f"{spec} refuses: {_line(error)}")
 
 
-def _list_models(wire: OpenAIClient) -> list[str]:
+def _list_models(transport: OpenAIClient) -> list[str]:
     with suppress(TypeError, KeyError):
         return [
-            str(row["id"]) for row in server_detection.get_json(wire, "/models", LISTING)["data"]
+            str(row["id"])
+            for row in server_detection.get_json(transport, "/models", LISTING)["data"]
         ]
     return []
 

@@ -1,7 +1,7 @@
 """Resources that the models of a run share: budget, rate limiter, ledger, retry policy and
 cassette.
 
-Whatever asks a model (a program, a lens, an index of embeddings) connects by these terms:
+Whatever asks a model (a program, a lens, an index of embeddings) connects with these resources:
 `sextant.tools.models.language_model.connect` for chat, `sextant.tools.models.embeddings.Embeddings` for vectors.
 """
 
@@ -43,14 +43,14 @@ class CallStats:
 
 @dataclass(eq=False, kw_only=True)
 class RunResources(SharedOnDeepcopy):
-    """The budget, gate, ledger and patience that all models of a run or a compilation share. Threads share it.
+    """The budget, limiter, ledger and patience that all models of a run or a compilation share. Threads share it.
 
     An index may be built before there is a run folder; its usage is recorded once there is a
     ledger.
     """
 
     budget: Budget = field(default_factory=Budget)
-    gate: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1024))
+    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1024))
     patience: RetryPolicy = field(default_factory=lambda: PATIENCE)
     prices: Path | None = None  # the user's own file
     query_seconds: float = QUERY_SECONDS
@@ -79,9 +79,9 @@ class RunResources(SharedOnDeepcopy):
         self._lock = threading.Lock()
 
     @property
-    def books(self) -> UsageTotals | None:
-        """The books of the run in all its sittings; None if nothing is sent."""
-        return self.ledger.books if self.ledger else None
+    def usage_totals(self) -> UsageTotals | None:
+        """The usage of the run in all its sittings; None if nothing is sent."""
+        return self.ledger.usage_totals if self.ledger else None
 
     def open(self, folder: Path, runs: Path | None = None) -> None:
         """Work for the run in `folder`, RUNS/TASK/NAME, or for a compilation anywhere in `runs`;
@@ -99,9 +99,9 @@ class RunResources(SharedOnDeepcopy):
         if not self._place or not self._sends or self.ledger:
             return
         ledger = open_ledger(self._place[0], runs=self._place[1])
-        books = ledger.books
-        self.budget.resume(books.usage, books.sent, source=ledger.run)
-        self.answered_before = books.answered > 0
+        usage_totals = ledger.usage_totals
+        self.budget.resume(usage_totals.usage, usage_totals.sent, source=ledger.run)
+        self.answered_before = usage_totals.answered > 0
         ledger.cassette = self.cassette
         with self._lock:
             self.ledger = ledger
@@ -156,7 +156,7 @@ class RunResources(SharedOnDeepcopy):
             self.book(model, spent)
 
     def settle(self) -> None:
-        """Wait until the books are on disk, with the rows that no call waited for; keep what was measured."""
+        """Wait until the usage is on disk, with the rows that no call waited for; keep what was measured."""
         for meter in self.meters.values():
             meter.keep()
         if self.ledger:
@@ -164,13 +164,19 @@ class RunResources(SharedOnDeepcopy):
 
     def status(self) -> CallStats:
         """Return a snapshot of the calls of the run."""
-        books = self.books
-        gate = self.gate
-        if books is None:
+        usage_totals = self.usage_totals
+        limiter = self.limiter
+        if usage_totals is None:
             return CallStats(sent=self.budget.calls, usage=Usage(calls=self.budget.calls))
-        failed = sum(books.faults.values())
-        calls = books.usage.calls + books.cached
-        usage = replace(books.usage, calls=calls, cached_calls=books.cached)
+        failed = sum(usage_totals.faults.values())
+        calls = usage_totals.usage.calls + usage_totals.cached
+        usage = replace(usage_totals.usage, calls=calls, cached_calls=usage_totals.cached)
         return CallStats(
-            gate.in_flight, gate.limit, gate.waiting, *gate.pause(), books.sent, failed, usage
+            limiter.in_flight,
+            limiter.limit,
+            limiter.waiting,
+            *limiter.pause(),
+            usage_totals.sent,
+            failed,
+            usage,
         )

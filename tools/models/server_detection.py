@@ -113,21 +113,21 @@ def server_from_url(url: str, model: str = "") -> ServerInfo:
     return ServerInfo(_GATEWAY if not name and _NEWER.search(model) else KINDS[name])
 
 
-def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo:
+def detect_server(transport: Any, model: str, seconds: float = SECONDS) -> ServerInfo:
     """Return the kind that the server of a client reports, asked at most twice; an unknown one if
     it says nothing.
     """
-    server = server_from_url(wire.url, model)
+    server = server_from_url(transport.url, model)
     if server.kind.name in ("openai", "gemini"):
         return server  # neither tells how much a model takes
-    row = _row(get_json(wire, "/models", seconds), model)
+    row = _row(get_json(transport, "/models", seconds), model)
     owner = (
         "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
     )
     name = server.kind.name or owner
     window = _window(row)
     if window is None and KINDS[name].more:
-        listing = get_json(wire, KINDS[name].more, seconds)
+        listing = get_json(transport, KINDS[name].more, seconds)
         if not name and "/load_model" in _mapping(_mapping(listing).get("paths")):
             name = "transformers"
         window = _window(_row(listing, model))
@@ -136,14 +136,14 @@ def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo
     return ServerInfo(KINDS[name] if name else server.kind, window)
 
 
-def get_json(wire: Any, path: str, seconds: float) -> Any:
+def get_json(transport: Any, path: str, seconds: float) -> Any:
     """Return the JSON that a server has at a path; None if it has none, or does not answer in time, which is said."""
     try:
-        return orjson.loads(wire.get(path, time.monotonic() + seconds).body)
+        return orjson.loads(transport.get(path, time.monotonic() + seconds).body)
     except dspy.LMTimeoutError:
         print_stderr(
-            f"{wire.url} did not answer GET {path.removeprefix('/..')} within {seconds:g} s: its kind and window are "
-            "not known, and requests have the form that every server takes"
+            f"{transport.url} did not answer GET {path.removeprefix('/..')} within {seconds:g} s: its kind and window "
+            "are not known, and requests have the form that every server takes"
         )
         return None
     except (dspy.LMError, ValueError):

@@ -68,7 +68,7 @@ FILLS = ContextVar("fills", default=False)
 PUSH = "`sextant retrievers push RETRIEVER --task TASK` fills it"
 
 # Parameters of constructors that no expression has.
-_GIVEN_BY_CALLER = ("corpus", "home", "terms")
+_GIVEN_BY_CALLER = ("corpus", "home", "resources")
 # FILE.py:NAME without the folder of the file, as in outputs -> the same with the folder.
 _USER_FILES = dict[str, str]()
 
@@ -212,21 +212,21 @@ def build(
     corpus: "Corpus",
     home: Path | None = None,
     *,
-    terms: "RunResources | None" = None,
+    resources: "RunResources | None" = None,
 ) -> "Retriever":
     """Build the retriever that `spec` describes over `corpus`.
 
-    Indexes are kept under `home`; if it is None, they are not kept. A lens needs `terms`, the
+    Indexes are kept under `home`; if it is None, they are not kept. A lens needs the
     resources with which a run asks models.
     """
     spec = canonicalize(spec) if isinstance(spec, str) else spec
     validate(spec)
-    if terms is None and (lenses := find_lenses(spec)):
+    if resources is None and (lenses := find_lenses(spec)):
         raise UsageError(
             f"{lenses[0]} needs a model that annotates, which sextant run connects; "
             f"take another retriever here"
         )
-    return typing.cast("Retriever", _construct(spec, corpus, home, terms))
+    return typing.cast("Retriever", _construct(spec, corpus, home, resources))
 
 
 def refuse_user_code(text: str, source: object) -> None:
@@ -438,7 +438,7 @@ def _construct(
     spec: RetrieverSpec,
     corpus: "Corpus",
     home: Path | None,
-    terms: "RunResources | None",
+    resources: "RunResources | None",
 ) -> Any:
     retriever_type = lookup(spec.kind)
     constructor = retriever_type.constructor
@@ -450,19 +450,19 @@ def _construct(
     arguments = [spec.subject] if spec.subject else list[Any]()
     match retriever_type.subject:
         case "Embedder":
-            arguments = [_construct_embedder(spec, home, terms)]
+            arguments = [_construct_embedder(spec, home, resources)]
         case "Callable":
             arguments = [
                 partial(
                     _construct,
                     spec.parts[0],
                     home=home,
-                    terms=terms,
+                    resources=resources,
                 )
             ]
         case "Retriever":
-            arguments = [_construct(part, corpus, home, terms) for part in spec.parts]
-    keywords = {**_accepted(constructor, terms=terms), **spec.options}
+            arguments = [_construct(part, corpus, home, resources) for part in spec.parts]
+    keywords = {**_accepted(constructor, resources=resources), **spec.options}
     try:
         with plugins.contained():
             retriever = constructor(*location.values(), *arguments, **keywords)
@@ -487,7 +487,7 @@ def _construct(
 
 
 def _construct_embedder(
-    spec: RetrieverSpec, home: Path | None = None, terms: "RunResources | None" = None
+    spec: RetrieverSpec, home: Path | None = None, resources: "RunResources | None" = None
 ) -> Any:
     embedder = _embedder_of(spec)
     constructor = lookup(embedder.kind, embedder=True).constructor
@@ -495,7 +495,7 @@ def _construct_embedder(
     keywords = _accepted(
         constructor,
         home=home,
-        terms=terms,
+        resources=resources,
     )
     return constructor(
         *model,

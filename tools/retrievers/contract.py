@@ -46,7 +46,7 @@ QUERIES = (
 
 def run(spec: RetrieverSpec) -> Iterator[tuple[str, str]]:
     """Yield each duty, and the deviation from it; "" if it is met."""
-    build_over = partial(build, spec, terms=RunResources())
+    build_over = partial(build, spec, resources=RunResources())
     retriever = build_over(CORPUS)
     for check in _CHECKS:
         try:
@@ -173,7 +173,7 @@ def _breaks_ties(retriever: Retriever, build_over: BuildOver) -> Verdicts:
 
 def _has_a_name(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     """Its name is an expression of the same retriever."""
-    rebuilt = build(canonicalize(retriever.name), CORPUS, terms=RunResources())
+    rebuilt = build(canonicalize(retriever.name), CORPUS, resources=RunResources())
     same_hits = rebuilt.search(QUERIES[0], 5) == retriever.search(QUERIES[0], 5)
     difference = "" if same_hits else ", with other hits"
     yield (

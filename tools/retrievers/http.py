@@ -49,7 +49,7 @@ class HttpRetriever(Retriever):
         url: str,
         *,
         dialect: Literal["anserini", "search-r1"] = "anserini",
-        terms: RunResources | None = None,
+        resources: RunResources | None = None,
     ) -> None:
         """`url` is http://host:port/v1/INDEX of Anserini, or http://host:port of Search-R1."""
         self.name = format_expression(
@@ -58,7 +58,7 @@ class HttpRetriever(Retriever):
         self._corpus = corpus
         self._url = url
         self._dialect = dialect
-        self._terms = terms or RunResources()
+        self._resources = resources or RunResources()
         headers = {"Content-Type": "application/json"}
         if key := get_secret(SERVER_KEY):
             headers["Authorization"] = f"Bearer {key}"
@@ -161,7 +161,7 @@ class HttpRetriever(Retriever):
 
         RunIncomplete if none comes, ProviderRefused for a 4xx.
         """
-        patience = self._terms.patience
+        patience = self._resources.patience
         wrong = ""
         for attempt in range(patience.attempts):
             pause = patience.first * 2.0**attempt
@@ -179,7 +179,7 @@ class HttpRetriever(Retriever):
             except TransportError as failure:
                 wrong = str(failure)
             if attempt + 1 < patience.attempts and time.monotonic() + pause < DEADLINE.get():
-                self._terms.gate.rest(pause)  # or Interrupted
+                self._resources.limiter.rest(pause)  # or Interrupted
         raise RunIncomplete(
             f"{self._url} does not answer: {redact(wrong)}; the same command goes on"
         )

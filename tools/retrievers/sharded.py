@@ -72,7 +72,7 @@ class Sharded(Retriever):
             build.func,
             spec,
             home=home and home.absolute(),
-            terms=None,
+            resources=None,
         )
         listen: _Listen = partial(receive_result, lost=PartEnded)
         elsewhere = ELSEWHERE.get() or ((_begin_on_ray, listen) if _on_ray() else None)

@@ -151,9 +151,9 @@ def test_a_release_tells_the_attribute_in_the_recipes_own_words(
     build(folder, server.spec)
     environment = load(folder)
     assert environment.hints == {"attribute": kept}
-    engines = RunRetrievers(environment, RunResources())
+    run_retrievers = RunRetrievers(environment, RunResources())
     server.answer = annotate
-    named = str(engines.build(canonicalize(f"lens(bm25,model={server.spec})")).name)
+    named = str(run_retrievers.build(canonicalize(f"lens(bm25,model={server.spec})")).name)
     assert parse(named).options["attribute"] == kept and kept in json.dumps(server.requests[-1])
     assert kept in command_of(environments_command)("show", folder / "release").out
 

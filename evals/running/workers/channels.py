@@ -1,4 +1,4 @@
-"""Two-way lines between a keeper and a worker: any number over one connection, each for a thread at
+"""Two-way lines between a coordinator and a worker: any number over one connection, each for a thread at
 either end.
 
 Messages are pickled, because both sides are processes of a run and one user. A connection has the

@@ -1,8 +1,8 @@
-"""The keeper: has workers answer the queries of a run, and keeps all shared resources.
+"""The coordinator: has workers answer the queries of a run, and keeps all shared resources.
 
-That is the ledger with its cache, the budgets, the gate, the outcomes and the terminal, and
+That is the ledger with its cache, the budgets, the limiter, the outcomes and the terminal, and
 retrievers whose models are loaded or asked once. A worker runs the program, with word indexes of
-its own, and sends the requests to the model, each when the keeper lets it. Queries begun by a
+its own, and sends the requests to the model, each when the coordinator lets it. Queries begun by a
 worker that ends are begun again by another.
 """
 
@@ -46,7 +46,7 @@ class WorkerSetup(NamedTuple):
     folder: Path
     environment: Mapping[str, str]  # variables
     here: str  # the working folder
-    servers: Mapping[str, Any]  # what was found out of them, as terms.servers
+    servers: Mapping[str, Any]  # what was found out of them, as resources.servers
     anew: Mapping[str, int]
     kept: bool  # whether answers are kept in a ledger
     # Whether calls of a model that is free are only counted afterwards, for no budget is there to
@@ -57,7 +57,7 @@ class WorkerSetup(NamedTuple):
     )  # that it is to keep to, so that its threads take turns without waking another core
     searched: Mapping[
         str, tuple[str, bool]
-    ]  # by expression, what the keeper has: its name, whether queries pay for it
+    ]  # by expression, what the coordinator has: its name, whether queries pay for it
 
 
 class _ChargedSession(Session):
@@ -94,8 +94,8 @@ class Coordinator(RemoteSystem):
         """Start so `many` workers for the run in `folder`."""
         request = ready.resolved.request
         model = ready.model
-        self._caller = model.lm.caller
-        self._budget = model.terms.budget
+        self._caller = model.lm.client
+        self._budget = model.resources.budget
         self._start = ready.start
         self._retrievers = {
             str(spec): retriever for spec, retriever in ready.retrievers if not is_mapped(spec)
@@ -111,7 +111,7 @@ class Coordinator(RemoteSystem):
                 folder,
                 dict(os.environ),
                 str(Path.cwd()),
-                model.terms.servers,
+                model.resources.servers,
                 model.lm.anew,
             ),
             kept=self._caller.keeps,
@@ -247,7 +247,7 @@ class Coordinator(RemoteSystem):
         schemas: str,
         limit: int | None,
     ) -> None:
-        caller = self._caller
+        client = self._caller
         raised = []
 
         def send(deadline: float) -> ProviderResponse:
@@ -259,9 +259,9 @@ class Coordinator(RemoteSystem):
             return message  # type: ignore[no-any-return]
 
         if schemas == "off":
-            caller.schemas = "off"
+            client.schemas = "off"
         try:
-            answer = caller.ask(owner, key, size, send, limit)
+            answer = client.ask(owner, key, size, send, limit)
             failure = None
         except Exception as error:  # noqa: BLE001  # raised again by the worker
             answer = None
@@ -269,11 +269,11 @@ class Coordinator(RemoteSystem):
         line.send("done", answer, failure, self._state())
 
     def _state(self) -> dict[str, Any]:
-        caller = self._caller
+        client = self._caller
         return {
-            "window": caller.window,
-            "schemas": caller.schemas,
-            "_answered": caller.answered,
+            "window": client.window,
+            "schemas": client.schemas,
+            "_answered": client.answered,
         }
 
     def _learn(self, line: Line, *refused: Any) -> None:

@@ -3,7 +3,7 @@
 An actor forks a worker on its node, and passes messages on in its methods: no ports are opened, and
 ray:// works. Actors for which there is no CPU are waited for, so a cluster that grows by itself
 grows. Ray ends a process that is connected to it, without a word, when its node or the head is
-lost: so the keeper is not, but has a starter that is. Nodes share $SEXTANT_HOME by a shared file
+lost: so the coordinator is not, but has a starter that is. Nodes share $SEXTANT_HOME by a shared file
 system, or each its own, or copies of $SEXTANT_SHARE, which Ray makes.
 """
 
@@ -57,7 +57,7 @@ def starting(address: str) -> "Iterator[Callable[[], Connection]]":
 
 
 class _Starter:
-    """The process that is connected, as the keeper knows it: a line of it runs a function, such as
+    """The process that is connected, as the coordinator knows it: a line of it runs a function, such as
     those below.
     """
 
@@ -106,7 +106,7 @@ def be_starter(descriptor: int, address: str) -> None:
 
 def _answer(line: Connection, failure: SextantError | None) -> None:
     try:
-        action, *arguments = pickle.loads(line.recv_bytes())  # from the keeper
+        action, *arguments = pickle.loads(line.recv_bytes())  # from the coordinator
         if failure:
             raise failure
         action(line, *arguments)

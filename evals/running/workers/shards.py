@@ -1,4 +1,4 @@
-"""Join the shards of a run into the run that a single command would have made: outcomes, books,
+"""Join the shards of a run into the run that a single command would have made: outcomes, usage,
 answers, scores.
 
 RUNS/shard-K-of-N/TASK/NAME are joined in RUNS/TASK/NAME, and may go on and be joined again. Left
@@ -43,7 +43,7 @@ def gather(path: Path) -> dict[str, Any]:
         scores: dict[str, Any] = {"run": str(joined_path)} | score(joined_path, environment)
     record_test_use(config, joined_path)
     if (joined_path / "run-id").exists():
-        scores["ledger"] = open_ledger(joined_path).books.json()
+        scores["ledger"] = open_ledger(joined_path).usage_totals.json()
     bounds = read_reference_bounds(joined_path)
     return scores | {"bounds": bounds, "looks": count_test_uses(config)}
 

@@ -1,4 +1,4 @@
-"""A worker: answers queries that a keeper sends (keeper.py), and asks it for resources that only
+"""A worker: answers queries that a coordinator sends (coordinator.py), and asks it for resources that only
 the coordinator has.
 """
 
@@ -54,7 +54,7 @@ def be_starter(descriptor: int) -> None:
 
 def _serve(connection: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _, setup = pickle.loads(connection.recv_bytes())  # from the keeper
+    _, setup = pickle.loads(connection.recv_bytes())  # from the coordinator
     if setup.core is not None:
         stay_on_core(setup.core)
     os.environ |= {**setup.environment, **os.environ}  # what a node has of its own stays
@@ -76,16 +76,16 @@ class _Worker:
         sys.stdout = sys.stderr = _StdoutRelay(self.link)
         opened = load_run(setup.request)
         self._documents = opened.environment.documents
-        self._terms = opened.terms
+        self._resources = opened.resources
         # which are not asked again
-        opened.terms.servers = {**setup.servers}
-        opened.terms.cassette = ({}, "")
+        opened.resources.servers = {**setup.servers}
+        opened.resources.cassette = ({}, "")
         resolved = opened.resolved
         elsewhere = setup.searched
         for spec in (resolved.retriever, *resolved.others.values()):
             if not is_mapped(spec):
-                expression = str(with_lens_attribute(spec, opened.engines.attribute))
-                opened.engines.built[expression] = _RemoteRetriever(
+                expression = str(with_lens_attribute(spec, opened.run_retrievers.attribute))
+                opened.run_retrievers.built[expression] = _RemoteRetriever(
                     self, str(spec), *elsewhere[str(spec)]
                 )
         ready = prepare_loaded(opened, setup.folder)
@@ -94,12 +94,12 @@ class _Worker:
         lm = ready.model.lm
         lm.anew = setup.anew
         if not setup.counts:
-            lm.caller = _Caller(
-                **{field.name: getattr(lm.caller, field.name) for field in fields(ModelClient)}
+            lm.client = _Client(
+                **{field.name: getattr(lm.client, field.name) for field in fields(ModelClient)}
             )
-            lm.caller.by = self
-            lm.caller.keeps = setup.kept
-            lm.caller.parts = StoredPartIds()
+            lm.client.by = self
+            lm.client.keeps = setup.kept
+            lm.client.parts = StoredPartIds()
         self._counted = 0
         self._counting = threading.Lock()
 
@@ -112,17 +112,17 @@ class _Worker:
                 answer: Any = answer_with_model(
                     self._system, line.receive()[0], self._documents, self._model
                 )
-            except BaseException as error:  # noqa: BLE001  # the keeper waits for it
+            except BaseException as error:  # noqa: BLE001  # the coordinator waits for it
                 answer = error
             line.lock.acquire()  # what a program has left running has to open lines of its own
             with self._counting:
-                calls = self._terms.budget.calls - self._counted
-                self._counted = self._terms.budget.calls
+                calls = self._resources.budget.calls - self._counted
+                self._counted = self._resources.budget.calls
             line.send("outcome", answer, calls, user_files.export_opened())
 
     @contextmanager
     def asking(self, action: str, *arguments: Any) -> Iterator[Line]:
-        """Ask the keeper for something, on a line that is free."""
+        """Ask the coordinator for something, on a line that is free."""
         line = _OWN.get()
         with ExitStack() as ends:
             if line and line.lock.acquire(blocking=False):
@@ -133,11 +133,11 @@ class _Worker:
             yield line
 
 
-class _Caller(ModelClient):
-    """Has the keeper decide about each request, which is then sent from here."""
+class _Client(ModelClient):
+    """Has the coordinator decide about each request, which is then sent from here."""
 
     by: _Worker
-    keeps = True  # the worker sets what the keeper says, which has the ledger
+    keeps = True  # the worker sets what the coordinator says, which has the ledger
     parts: StoredPartIds
 
     def ask(
@@ -158,7 +158,7 @@ class _Caller(ModelClient):
                         response = send(time.monotonic() + message[1])
                     packed = self.pack(content, self.parts) if key and self.keeps else None
                     line.send(response._replace(packed=packed), None)
-                except Exception as error:  # noqa: BLE001  # raised by the keeper's caller, which may go on after it
+                except Exception as error:  # noqa: BLE001  # raised by the coordinator's caller, which may go on after it
                     failures.append(error)
                     line.send(None, error)
         _, answer, failure, state = message
@@ -185,7 +185,7 @@ class _Caller(ModelClient):
 
 
 class _RemoteRetriever(Retriever):
-    """A retriever that the keeper has."""
+    """A retriever that the coordinator has."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class _RemoteRetriever(Retriever):
 
 
 class _StdoutRelay(io.TextIOBase):
-    """Sends printed lines to the keeper, which prints them."""
+    """Sends printed lines to the coordinator, which prints them."""
 
     def __init__(self, link: Connection) -> None:
         self._link = link

@@ -107,7 +107,7 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
     monkeypatch.setattr(
         comparison_runs,
         "run_request",
-        lambda request, opening: handed.append(opening(request).terms.budget) or ran,
+        lambda request, opening: handed.append(opening(request).resources.budget) or ran,
     )
     compared = {"comparisons": [], "task": "obliq/congress"}
     monkeypatch.setattr(comparison_runs, "compare", lambda runs, metrics, **_: compared)

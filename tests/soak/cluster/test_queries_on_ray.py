@@ -155,14 +155,14 @@ def test_ten_thousand_queries_leave_the_keeper_as_large_and_nothing_behind(
     ]
     command = [*COMMAND, *words, server.spec, "--workers", "ray", "--runs", str(tmp_path / "runs")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    keeper, sizes, files = psutil.Process(process.pid), [], []
+    coordinator, sizes, files = psutil.Process(process.pid), [], []
     for count in (2_000, 6_000, 9_900):
         wait_for(
             lambda count=count: len(server.requests) >= count or process.poll() is not None, 600
         )
-        sizes.append(keeper.memory_info().rss)
-        files.append(keeper.num_fds() + keeper.num_threads())
-    family = keeper.children(recursive=True)
+        sizes.append(coordinator.memory_info().rss)
+        files.append(coordinator.num_fds() + coordinator.num_threads())
+    family = coordinator.children(recursive=True)
     assert process.wait(60) == 0 and len(server.requests) == 10_000
     assert not still_running(family, 10.0) and not hosts()
     assert max(files) - min(files) < 10 and sizes[2] - sizes[1] < 3_900 * 5_000, (

@@ -196,7 +196,7 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
             changed = ResponseCache(path)
             with contextlib.suppress(SextantError):
                 changed.take("0" * 16)
-            Ledger(changed, "t/r/1").books.json()
+            Ledger(changed, "t/r/1").usage_totals.json()
         for words in (["list"], ["show", "0"]):
             code = run_command(parser(), command, [*words, "--runs", str(path.parent)])
             assert code in (0, 2, 3)

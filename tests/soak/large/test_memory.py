@@ -78,7 +78,7 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
     )
     queries = [Query(f"q{number}", f"Something about {number} ferries?") for number in range(many)]
     program = Rewrite(Toolbox(corpus, BM25(corpus)), depth=5)
-    model = language_model.connect(spec, RunResources(gate=ConcurrencyLimiter(AT_ONCE)))
+    model = language_model.connect(spec, RunResources(limiter=ConcurrencyLimiter(AT_ONCE)))
     sizes, done = dict[int, int](), [0]
 
     def count(outcome: object) -> None:

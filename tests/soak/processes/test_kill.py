@@ -98,7 +98,7 @@ class Server:
                 server.forget()
                 print(json.dumps(tries), file=told, flush=True)
 
-    def books(self):
+    def usage_totals(self):
         """(call, sitting, usage) of each request since it was last asked."""
         os.write(self._answering, b"books\n")
         return json.loads(self._told.readline())
@@ -165,7 +165,7 @@ class Killed:
 
     def _work(self, path: Path) -> None:
         model = language_model.connect(
-            self.server.spec, RunResources(gate=ConcurrencyLimiter(AT_ONCE))
+            self.server.spec, RunResources(limiter=ConcurrencyLimiter(AT_ONCE))
         )
         with run_folder.claim(path, CONFIG | {"split": "all"}) as folder:
             model.begin(folder.path, folder.usage)
@@ -197,7 +197,7 @@ class Killed:
                 for step in outcome["trace"]["steps"]
             ]
             outcomes[query_id] = outcome["ranking"], outcome["usage"], outcome["error"], steps
-        books = open_ledger(path).books.json()
+        usage_totals = open_ledger(path).usage_totals.json()
         lines = (path / "outcomes.jsonl").read_bytes().count(b"\n")
         with os.fdopen(writing, "w") as told:
             same = {
@@ -205,7 +205,7 @@ class Killed:
                 "outcomes": outcomes,
                 "csv": (path / "scores.csv").read_text(),
             }
-            json.dump({"same": same, "books": books, "lines": lines}, told)
+            json.dump({"same": same, "books": usage_totals, "lines": lines}, told)
 
     def check(self, seed: int, kills: int):
         """So many kills; what they came to."""
@@ -214,7 +214,7 @@ class Killed:
         assert not self.sit(self.place / "whole" / "task" / "run")
         took = time.monotonic() - began
         reference = self.told(self.place / "whole" / "task" / "run")
-        calls = {call: usage for call, _, usage in self.server.books()}
+        calls = {call: usage for call, _, usage in self.server.usage_totals()}
         done = twice = runs = 0
         while done < kills:
             path = (
@@ -224,7 +224,7 @@ class Killed:
             while self.sit(path, sittings, drawn.uniform(0.0, took / 2)):
                 sittings += 1
             done, runs = done + sittings, runs + 1
-            twice += compare(self.told(path), reference, self.server.books(), calls)
+            twice += compare(self.told(path), reference, self.server.usage_totals(), calls)
         return {
             "kills": done,
             "twice": twice,
@@ -248,15 +248,19 @@ def compare(told, reference, tries, calls) -> int:
         Counter(vain).values(), default=0
     )  # a thread has its answer on disk before it asks again
     assert most <= AT_ONCE, f"{most} calls of one sitting were paid twice"
-    books = told["books"]
+    usage_totals = told["books"]
     tokens = [
         sum(usage[name] for usage in calls.values())
         for name in ("prompt_tokens", "completion_tokens")
     ]
-    assert (books["sent"], books["answered"], books["failed"]) == (len(calls), len(calls), 0), (
-        "the ledger"
+    assert (usage_totals["sent"], usage_totals["answered"], usage_totals["failed"]) == (
+        len(calls),
+        len(calls),
+        0,
+    ), "the ledger"
+    assert [usage_totals["input_tokens"], usage_totals["output_tokens"]] == tokens, (
+        "tokens in the ledger"
     )
-    assert [books["input_tokens"], books["output_tokens"]] == tokens, "tokens in the ledger"
     return len(vain)
 
 

@@ -52,9 +52,9 @@ def test_nothing_is_annotated_twice_but_the_batch_that_was_in_flight(server, tmp
     before = sent(server)
     server.requests.clear()
     server.delay = 0.0
-    index = retrievers.build(spec, CORPUS, tmp_path, terms=RunResources())
+    index = retrievers.build(spec, CORPUS, tmp_path, resources=RunResources())
     after = sent(server)
     assert len(before) == 3 and not (before[0] | before[1]) & set().union(*after)
     assert set().union(*before, *after) == set(CORPUS.texts())
-    fresh = retrievers.build(spec, CORPUS, terms=RunResources())
+    fresh = retrievers.build(spec, CORPUS, resources=RunResources())
     assert index.search("about number11", 3) == fresh.search("about number11", 3)

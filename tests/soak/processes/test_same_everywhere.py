@@ -74,6 +74,6 @@ def test_another_process_gives_the_same_hits_to_the_last_digit(corpus, tmp_path)
     found = subprocess.run(
         words, input=given, capture_output=True, text=True, check=True, env=surroundings
     )
-    built = [retrievers.build(spec, corpus, tmp_path, terms=RunResources()) for spec in specs]
+    built = [retrievers.build(spec, corpus, tmp_path, resources=RunResources()) for spec in specs]
     here = [[retriever.search(query, 5) for query in QUERIES] for retriever in built]
     assert json.loads(found.stdout) == json.loads(json.dumps(here))

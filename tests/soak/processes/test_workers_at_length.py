@@ -71,9 +71,9 @@ def done(tmp_path: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/*/outcomes.jsonl"))
 
 
-def family_of(keeper: psutil.Process) -> tuple[list[psutil.Process], set[str]]:
+def family_of(coordinator: psutil.Process) -> tuple[list[psutil.Process], set[str]]:
     """The starter and the workers, and the shared memory that they have a name for."""
-    found, shared = keeper.children(recursive=True), set[str]()
+    found, shared = coordinator.children(recursive=True), set[str]()
     for process in found:
         with suppress(psutil.Error):
             shared |= {
@@ -94,17 +94,17 @@ def left(tmp_path: Path, family: tuple[list[psutil.Process], set[str]]) -> list[
 
 
 def test_ten_thousand_queries_take_no_more_memory_than_the_first(start, tmp_path):
-    keeper, sizes = start(), list[tuple[int, int]]()
+    coordinator, sizes = start(), list[tuple[int, int]]()
     wait_for(lambda: done(tmp_path) >= FIRST, 600)
-    family = family_of(keeper)
+    family = family_of(coordinator)
     with suppress(psutil.NoSuchProcess):
         while (
-            done(tmp_path) < QUERIES and keeper.poll() is None
+            done(tmp_path) < QUERIES and coordinator.poll() is None
         ):  # scoring them takes memory of its own
-            sizes.append((keeper.memory_info().rss, keeper.num_fds()))
+            sizes.append((coordinator.memory_info().rss, coordinator.num_fds()))
             with suppress(psutil.TimeoutExpired):
-                keeper.wait(0.5)
-    assert keeper.wait() == 0 and done(tmp_path) == QUERIES
+                coordinator.wait(0.5)
+    assert coordinator.wait() == 0 and done(tmp_path) == QUERIES
     assert len(family[0]) == 5 and not left(tmp_path, family)
     assert max(size for size, _ in sizes) - sizes[0][0] < MOST
     assert max(files for _, files in sizes) <= sizes[0][1] + 8  # some are open for a moment
@@ -115,10 +115,10 @@ def test_nothing_is_left_where_the_keeper_is_ended_or_the_disk_is_full(
     start, tmp_path, little_room, end
 ):
     with nullcontext() if end else little_room(1 << 20):  # bytes; those of some hundred answers
-        keeper = start()
+        coordinator = start()
     wait_for(lambda: done(tmp_path) >= 20)
-    family = family_of(keeper)
+    family = family_of(coordinator)
     if end:
-        keeper.send_signal(end)
-    assert keeper.wait() == {signal.SIGINT: 130, signal.SIGKILL: -9, None: 7}[end]
+        coordinator.send_signal(end)
+    assert coordinator.wait() == {signal.SIGINT: 130, signal.SIGKILL: -9, None: 7}[end]
     assert len(family[0]) == 5 and not left(tmp_path, family)

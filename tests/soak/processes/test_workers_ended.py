@@ -72,21 +72,23 @@ def test_outcomes_are_the_same_by_any_number_of_workers_and_however_these_end(si
     one = told(tmp_path / "by-1")
     assert one == told(tmp_path / "by-2") == told(tmp_path / "by-4")
 
-    keeper = sitting("lost", 2)  # its workers, one after another, in the middle of what they do
+    coordinator = sitting(
+        "lost", 2
+    )  # its workers, one after another, in the middle of what they do
     for count in (3, 6, 9, 12):
         wait_until_done(tmp_path / "lost", count)
-        random.choice(psutil.Process(keeper.pid).children(recursive=True)[1:]).kill()
-    assert keeper.wait() in (0, 7)
+        random.choice(psutil.Process(coordinator.pid).children(recursive=True)[1:]).kill()
+    assert coordinator.wait() in (0, 7)
     assert told(tmp_path / "lost") == one
 
     for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
         runs = tmp_path / f"ended-{number}"
-        keeper = sitting(runs, 2)
+        coordinator = sitting(runs, 2)
         wait_until_done(runs, 5)
-        family = psutil.Process(keeper.pid).children(recursive=True)
+        family = psutil.Process(coordinator.pid).children(recursive=True)
         assert len(family) == 3
-        os.kill(keeper.pid, number)
-        assert keeper.wait() == code
+        os.kill(coordinator.pid, number)
+        assert coordinator.wait() == code
         assert not still_running(family, 2.0)
         assert done(runs) < len(one)
         assert sitting(runs, 4).wait() in (0, 7)

@@ -100,7 +100,7 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     queries = MINI.queries
     hanging = Hanging(system, {queries[0].query_id, queries[5].query_id})
     model = language_model.connect(
-        bad.spec, RunResources(gate=ConcurrencyLimiter(2), query_seconds=2.5)
+        bad.spec, RunResources(limiter=ConcurrencyLimiter(2), query_seconds=2.5)
     )
     try:
         problem, outcomes, owed = sitting(tmp_path, hanging, queries, model, workers=2)
@@ -119,7 +119,7 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     assert on_disk.keys() == outcomes.keys(), (
         "what a thread that was given up hands in later is not taken"
     )
-    again = language_model.connect(bad.spec, RunResources(gate=ConcurrencyLimiter(2)))
+    again = language_model.connect(bad.spec, RunResources(limiter=ConcurrencyLimiter(2)))
     problem, outcomes, owed = sitting(tmp_path, system, queries, again, workers=2)
     assert (problem, owed, len(outcomes)) == (None, {}, len(queries))
     assert sum(one.paid for one in bad.tries) <= before + 2

@@ -143,7 +143,7 @@ def sitting(
     model = language_model.connect(
         spec,
         RunResources(
-            patience=QUICK, gate=ConcurrencyLimiter(drawn.workers, unit=UNIT), query_seconds=20.0
+            patience=QUICK, limiter=ConcurrencyLimiter(drawn.workers, unit=UNIT), query_seconds=20.0
         ),
     )
     with run_folder.claim(runs / "task" / f"seed-{drawn.seed}", CONFIG) as folder:
@@ -170,7 +170,7 @@ def check(seed: int, runs: Path, undisturbed: Undisturbed, server: BadServer) ->
             assert before <= set(folder.outcomes), "a query that had been answered is lost"
             bounded(server.tries[seen:])
             resent(server, model)
-            books(server, model)
+            usage_totals(server, model)
             answered(drawn, folder, server, undisturbed)
             seen = len(server.tries)
             if len(folder.outcomes) == len(drawn.queries):
@@ -204,15 +204,15 @@ def resent(server: BadServer, model: language_model.ConnectedModel) -> None:
     """
     tries = [pair for one in server.by_call().values() for pair in pairwise(one)]
     over_old = sum(one.closed_unseen and following.reused for one, following in tries)
-    faults = model.terms.books.faults
+    faults = model.resources.usage_totals.faults
     counted = faults.get("connection", 0) + faults.get("reset", 0)
     made = sum(TOLD[one.kind] == "reset" and not one.closed_unseen for one in server.tries)
     assert over_old <= counted - made, f"{over_old} requests were sent again over an old connection"
 
 
-def books(server: BadServer, model: language_model.ConnectedModel) -> None:
+def usage_totals(server: BadServer, model: language_model.ConnectedModel) -> None:
     """The ledger says what the server's books say, over all sittings, and no call was paid twice."""
-    ours, tries = model.terms.books, server.tries
+    ours, tries = model.resources.usage_totals, server.tries
     twice = [tries for tries in server.by_call().values() if sum(one.paid for one in tries) > 1]
     assert not twice, f"a call was paid twice: requests {[one.number for one in twice[0]]}"
     expected = Counter(TOLD[one.kind] for one in tries if not one.paid and not one.closed_unseen)

@@ -61,9 +61,9 @@ def test_it_finds_what_our_own_client_finds_and_its_books_are_the_servers(run, l
     assert sorted(map(str, (request["messages"] for request in litellm.requests))) == sorted(
         map(str, asked)
     )
-    books = through.json["ledger"]
-    assert books["sent"] == books["answered"] == len(litellm.requests)
-    assert books["input_tokens"] == direct.json["ledger"]["input_tokens"] > 0
+    usage_totals = through.json["ledger"]
+    assert usage_totals["sent"] == usage_totals["answered"] == len(litellm.requests)
+    assert usage_totals["input_tokens"] == direct.json["ledger"]["input_tokens"] > 0
 
 
 def test_an_agent_calls_tools_of_other_providers_and_its_signed_thoughts_go_back(
@@ -135,8 +135,8 @@ def test_what_fails_is_sent_again_by_us_and_by_nobody_below(run, litellm):
     litellm.answer = sometimes
     result = run(*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
     assert result.code == 0
-    books = result.json["ledger"]
-    assert books["failed"] == 3 and books["sent"] == len(litellm.requests)
+    usage_totals = result.json["ledger"]
+    assert usage_totals["failed"] == 3 and usage_totals["sent"] == len(litellm.requests)
 
 
 def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatch):
@@ -190,7 +190,7 @@ def test_whose_fault_it_is_is_told_as_by_our_own_client(kind, whose, bad, monkey
     bad.script = always((REFUSING | UNCLEAR | OWN)[kind])
     for spec in (SPEC, bad.spec):
         model = language_model.connect(spec)
-        model.terms.answered_before = True  # else whatever is not clear is refused
+        model.resources.answered_before = True  # else whatever is not clear is refused
         with pytest.raises(dspy.LMError) as caught:
             model.lm("yes?")
         assert provider_errors.responsible_party(caught.value) == whose

@@ -46,7 +46,7 @@ class Served(NamedTuple):
 
     spec: str  # for --lm
     options: tuple[object, ...]
-    gate: WatchedServer
+    limiter: WatchedServer
 
 
 class Ended(NamedTuple):
@@ -107,8 +107,8 @@ def served(tmp_path_factory):
             return answers(f"http://127.0.0.1:{port}/v1/models")
 
         wait_for(is_up, SECONDS_TO_START)
-        with closing(WatchedServer(port)) as gate:
-            yield Served(f"SmolLM2@{gate.url}/v1", server.options, gate)
+        with closing(WatchedServer(port)) as limiter:
+            yield Served(f"SmolLM2@{limiter.url}/v1", server.options, limiter)
     finally:
         process.terminate()
         process.wait(60)
@@ -124,11 +124,11 @@ def arguments(served: Served, place: Path, system: str, *words: object) -> list[
 
 
 def run(served: Served, place: Path, system: str, *words: object) -> Ended:
-    before = len(served.gate.chats())
+    before = len(served.limiter.chats())
     command = arguments(served, place, system, *words)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     found = json.loads(done.stdout) if done.stdout else {}
-    return Ended(done.returncode, found, done.stderr, served.gate.chats()[before:])
+    return Ended(done.returncode, found, done.stderr, served.limiter.chats()[before:])
 
 
 def check_outcomes(ended: Ended) -> None:
@@ -181,15 +181,15 @@ def test_a_system_ends_within_window_and_limits_whatever_the_model_writes(system
 
 def kill_in_the_middle(served: Served, place: Path) -> list[Exchange]:
     """Start a run, kill it while its third request is being answered, and return its requests."""
-    before = len(served.gate.chats())
+    before = len(served.limiter.chats())
     command = arguments(served, place, "multihop")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             # With one request at a time, the two before it are on disk.
-            wait_for(lambda: len(served.gate.chats()) >= before + 3, SECONDS)
+            wait_for(lambda: len(served.limiter.chats()) >= before + 3, SECONDS)
         finally:
             process.kill()
-    return served.gate.chats()[before:]
+    return served.limiter.chats()[before:]
 
 
 def test_a_run_that_is_killed_goes_on_and_asks_nothing_twice(served, tmp_path):

@@ -30,7 +30,7 @@ class Cassette:
     $SEXTANT_HOME/indexes.
     """
 
-    def __init__(self, path: Path, terms: RunResources, *, sends: bool) -> None:
+    def __init__(self, path: Path, resources: RunResources, *, sends: bool) -> None:
         """Replay the file at `path`, if any. UsageError if a run `sends` nothing or no file can be
         made.
         """
@@ -39,12 +39,12 @@ class Cassette:
                 "--cassette is for runs with a model; offline needs none, nor does the retriever"
             )
         self._path = path
-        self._terms = terms
+        self._resources = resources
         if path.is_dir():
             raise UsageError(f"--cassette {path} is a folder; name a file")
         if path.exists():
-            terms.cassette = dict(read_cassette(path)), str(path)
-            terms.servers = json.loads(next(iter(files.iter_lines(path)))).get("servers", {})
+            resources.cassette = dict(read_cassette(path)), str(path)
+            resources.servers = json.loads(next(iter(files.iter_lines(path)))).get("servers", {})
         elif not path.parent.is_dir():
             raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
         elif not os.access(path.parent, os.W_OK):
@@ -54,8 +54,8 @@ class Cassette:
 
     def record(self, *, complete: bool) -> None:
         """Write the run's usage, if it is complete and not replayed."""
-        ledger = self._terms.ledger
-        if ledger is None or self._terms.cassette:
+        ledger = self._resources.ledger
+        if ledger is None or self._resources.cassette:
             return
         if not complete:
             print_stderr(f"{self._path} is written when the run is complete")
@@ -63,7 +63,7 @@ class Cassette:
         answers = ledger.answers.of_run(ledger.run)
         print_stderr(
             f"{self._path} has "
-            f"{plural(write_cassette(self._path, answers, self._terms.servers), 'answer')}"
+            f"{plural(write_cassette(self._path, answers, self._resources.servers), 'answer')}"
         )
 
 

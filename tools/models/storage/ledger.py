@@ -68,7 +68,7 @@ class Ledger:
         self._lock = threading.Lock()
         # By key: requests on their way, with what an equal one waits for, if there is one
         self._sent = dict[str, Future[_Failure | None] | None]()
-        self.books, self._marks = answers.books_and_marks(
+        self.usage_totals, self._marks = answers.books_and_marks(
             self.run
         )  # those of earlier sittings included
         self.cassette: tuple[Mapping[str, ModelResponse], str] | None = None  # as in Terms
@@ -230,9 +230,9 @@ class Ledger:
         self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = ""
     ) -> None:
         with self._lock:
-            old = self.books
+            old = self.usage_totals
             faults = {**old.faults, fault: old.faults.get(fault, 0) + 1} if fault else old.faults
-            self.books = UsageTotals(
+            self.usage_totals = UsageTotals(
                 old.sent + sent,
                 old.answered + answered,
                 old.cached + cached,

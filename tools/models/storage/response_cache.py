@@ -86,7 +86,7 @@ class UsageTotals(NamedTuple):
     )  # of answered requests, and failed ones that reported any; list prices of cached ones, too
 
     def json(self) -> JsonObject:
-        """Return the books as --json prints them."""
+        """Return the totals as --json prints them."""
         failed = {"failed": sum(self.faults.values()), "faults": dict(sorted(self.faults.items()))}
         return {
             "sent": self.sent,
@@ -251,7 +251,7 @@ class ResponseCache:
         self.write([])
 
     def books_and_marks(self, run: str) -> tuple[UsageTotals, set[int]]:
-        """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
+        """Return a run's totals, and a hash of query and key for each cached answer in them, which counts once."""
         requests = Counter[str]()
         usage = Usage()
         marks = set()

@@ -139,7 +139,7 @@ class ConcurrencyLimiter:
             self._free.notify()
 
     def rest(self, seconds: float = 0.0) -> None:
-        """Wait outside of the gate, or only look, with 0 seconds. Interrupted after `halt`."""
+        """Wait outside the limiter, or only look, with 0 seconds. Interrupted after `halt`."""
         # Not on `_free`, where each wake-up is for a request that waits for a place
         if self._halted.wait(seconds) if seconds else self._halted.is_set():
             raise Interrupted

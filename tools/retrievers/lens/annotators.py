@@ -196,7 +196,7 @@ def check(model: str, attribute: str) -> None:
 
 
 class ModelAnnotator:
-    """Annotates texts by a language model on the `terms` of a run. Threads share it.
+    """Annotates texts by a language model with the `resources` of a run. Threads share it.
 
     `attribute` names a lens, or, with blanks in it, describes a lens in words. `window` is in
     tokens, 0 for the price table's.
@@ -211,14 +211,14 @@ class ModelAnnotator:
         self,
         model: str,
         attribute: str,
-        terms: RunResources,
+        resources: RunResources,
         window: int = 0,
         prompts: str = "",
     ) -> None:
         self._attribute = attribute
         self._wording = attribute if " " in attribute else lenses.LENSES[attribute].annotate
         self._model = language_model.connect(
-            model, terms, settings=language_model.ModelSettings(context=window or None)
+            model, resources, settings=language_model.ModelSettings(context=window or None)
         )
         self._model.lm.repeats = True  # a repeated prompt is the same call, and no further sample
         self._prompt = (
@@ -292,7 +292,7 @@ class ModelAnnotator:
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
         price = self._model.price
-        terms = self._model.terms
+        resources = self._model.resources
         usd = price.of(tokens_in, 0, tokens_out) if price else None
         cost = "price unknown" if usd is None else f"about ${usd:.4f} at list price"
         line = (
@@ -300,11 +300,13 @@ class ModelAnnotator:
             f"about {tokens_in:,} "
             f"tokens in and {tokens_out:,} out, {cost}"
         )
-        terms.resume(self._model.lm.model, spent)
+        resources.resume(self._model.lm.model, spent)
         self._useful = spent.calls > 0
         try:
-            terms.check_sends(f"the annotations of {plural(texts, 'text')} by {self._model.name}")
-            terms.budget.allow(calls, usd)
+            resources.check_sends(
+                f"the annotations of {plural(texts, 'text')} by {self._model.name}"
+            )
+            resources.budget.allow(calls, usd)
         except (BudgetReached, UsageError) as error:
             raise error.saying(f"{line}: {error}; nothing was sent") from None
         return line

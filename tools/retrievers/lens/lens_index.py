@@ -71,7 +71,7 @@ class LensIndex(Retriever):
         home: Path | None,
         part: Callable[[Corpus], Retriever],
         *,
-        terms: RunResources | None = None,
+        resources: RunResources | None = None,
         attribute: str = "",
         model: str = "offline",
         chars: int = 2500,
@@ -90,7 +90,9 @@ class LensIndex(Retriever):
         if model == "offline":
             annotator = OfflineAnnotator(attribute, lambda: BM25(corpus, home).statistics())
         else:
-            annotator = ModelAnnotator(model, attribute, terms or RunResources(), context, prompts)
+            annotator = ModelAnnotator(
+                model, attribute, resources or RunResources(), context, prompts
+            )
         shaping = {**annotator.key(), "format": FORMAT, "chars": chars}
         key = {**shaping, "kind": "annotations", "corpus": corpus.fingerprint}
         shaping_json = json.dumps(shaping, sort_keys=True)

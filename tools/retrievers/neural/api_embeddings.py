@@ -72,7 +72,7 @@ class ApiEmbedder(Embedder):
         *,
         dimensions: int = 0,
         like: str = "",
-        terms: RunResources | None = None,
+        resources: RunResources | None = None,
     ) -> None:
         """`dimensions` asks for shorter vectors (0: the model's own); `like` takes the row of
         another model.
@@ -87,12 +87,12 @@ class ApiEmbedder(Embedder):
             like=like,
         )
         self._row = _row(model, like)
-        terms = terms or RunResources()
+        resources = resources or RunResources()
         self._api = Embeddings(
             model,
-            terms,
+            resources,
             dimensions=dimensions,
-            cost=list_price(model, like, terms.prices),
+            cost=list_price(model, like, resources.prices),
         )
         self._options = {"dimensions": dimensions} if dimensions else {}
         # Maximum of texts in a request.
@@ -187,7 +187,7 @@ class ApiEmbedder(Embedder):
 
     def resume(self, spent: Usage) -> None:
         """Count the expenses of an earlier process for the same vectors."""
-        self._api.terms.resume(self._api.name, spent)
+        self._api.resources.resume(self._api.name, spent)
 
     def _embed(self, texts: Sequence[str], *, kept: bool) -> list[_Embedded]:
         """Embed texts that are not blank, in order and batches; the vectors of queries are
@@ -247,7 +247,7 @@ class ApiEmbedder(Embedder):
             raise EmbeddingRefused(
                 f"{name} refuses the text {abbreviate(text)!r}: {refusal}{hint}", refusal.about
             ) from None
-        if not self._api.caller.answered:  # so it is not the text
+        if not self._api.client.answered:  # so it is not the text
             refuses = f"{name} refuses: {refusal}; check the name and the options"
             raise ProviderRefused(refuses, source=name) from None
         raise RunIncomplete(
@@ -302,13 +302,13 @@ class ApiRetriever(VectorRetriever):
         *,
         dimensions: int = 0,
         like: str = "",
-        terms: RunResources | None = None,
+        resources: RunResources | None = None,
     ) -> None:
         embedder = ApiEmbedder(
             model,
             dimensions=dimensions,
             like=like,
-            terms=terms,
+            resources=resources,
         )
         super().__init__(corpus, home, embedder, embedder.name)
 

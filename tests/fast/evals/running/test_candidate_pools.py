@@ -24,17 +24,17 @@ def mini():
     return environments.load("congress", "mini", "dev")
 
 
-def engines(mini, *names):
+def build_retrievers(mini, *names):
     return [retrievers.build(name, mini.documents) for name in names]
 
 
 def made(mini, text, *names):
     pool = candidate_pools.read(text, retrievers.canonicalize("bm25"))
-    return pool.add_to(mini, engines(mini, *names))
+    return pool.add_to(mini, build_retrievers(mini, *names))
 
 
 def test_a_union_takes_the_rankings_rank_by_rank_until_it_is_full(mini):
-    lexical, other = engines(mini, "bm25", "rank_bm25")
+    lexical, other = build_retrievers(mini, "bm25", "rank_bm25")
     for query in made(mini, "union:30(bm25,rank_bm25)", "bm25", "rank_bm25").queries:
         a, b = (
             [hit.doc_id for hit in engine.search(query.text, 200)] for engine in (lexical, other)
@@ -62,7 +62,7 @@ def test_an_oracle_is_a_union_and_the_gold_documents_that_it_lacks(mini):
 
 def test_a_search_ranks_a_pool_to_its_end_and_last_what_shares_no_word_with_it():
     task = environments.load("twitter", "mini")
-    [bm25] = engines(task, "bm25")
+    [bm25] = build_retrievers(task, "bm25")
     pool = candidate_pools.read("oracle:20", retrievers.canonicalize("bm25"))
     unfound = 0
     for query in pool.add_to(task, [bm25]).queries:
@@ -85,7 +85,7 @@ def test_no_order_by_ranks_tells_the_documents_that_were_put_in_from_the_others(
     """Of gold anywhere below the pool's head, an order that reads nothing makes no more than twice what chance does."""
     from benchmarks.pools import measured
 
-    [bm25], queries, qrels, lots = engines(mini, "bm25"), [], {}, random.Random(5)
+    [bm25], queries, qrels, lots = build_retrievers(mini, "bm25"), [], {}, random.Random(5)
     for query in mini.queries:
         below = [hit.doc_id for hit in bm25.search(query.text, len(mini.documents))][20:]
         for number in range(12):

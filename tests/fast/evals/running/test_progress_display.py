@@ -66,7 +66,7 @@ class Scene:
         self.now, self.status = 0.0, BUSY
         ready = SimpleNamespace(
             environment=SimpleNamespace(queries=range(queries), metric="nDCG@10"),
-            model=SimpleNamespace(terms=SimpleNamespace(status=lambda: self.calls())),
+            model=SimpleNamespace(resources=SimpleNamespace(status=lambda: self.calls())),
             value=lambda one: one["value"],
         )
         before = {

@@ -73,7 +73,7 @@ def test_a_refused_run_says_who_refused_it(refusing):
 def test_a_status_counts_queries_and_names_those_in_flight(tmp_path):
     stats = CallStats(in_flight=2, limit=4, waiting=1, reason="rate limit")
     environment = SimpleNamespace(queries=["a", "b", "c"], metric="nDCG@10")
-    model = SimpleNamespace(terms=SimpleNamespace(status=lambda: stats))
+    model = SimpleNamespace(resources=SimpleNamespace(status=lambda: stats))
     request = Request(program="multihop", task="math", limit=3)
     resolved = SimpleNamespace(request=request)
     ready = SimpleNamespace(

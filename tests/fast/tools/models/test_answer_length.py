@@ -35,7 +35,7 @@ def connect(server, place):
     def connect(**given):
         settings = ModelSettings(**given)
         model = language_model.connect(server.spec, RunResources(), settings=settings)
-        model.terms.open(place)
+        model.resources.open(place)
         return model
 
     return connect
@@ -94,9 +94,12 @@ def test_an_answer_that_is_cut_in_its_thoughts_is_asked_for_with_all_the_room(co
         assert _summarise().summary == "a ferry"
         _summarise("A bridge.")
     assert _limits(server) == [LIMIT, 4096, 4096]
-    books = model.terms.books
-    assert (books.sent, books.answered) == (3, 3)
-    assert (session.usage.calls, session.usage.output_tokens) == (3, books.usage.output_tokens)
+    usage_totals = model.resources.usage_totals
+    assert (usage_totals.sent, usage_totals.answered) == (3, 3)
+    assert (session.usage.calls, session.usage.output_tokens) == (
+        3,
+        usage_totals.usage.output_tokens,
+    )
     with connect().active():
         toolbox.open(Query("q", "text"))
         assert _summarise().summary == "a ferry"

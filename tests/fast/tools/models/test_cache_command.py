@@ -60,7 +60,11 @@ def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, 
     )
     second_folder = run(*TASK, "--lm", server.spec, "--k", 5, "--json").json["run"]
     first, second = (
-        next(books for name, books in told["runs"].items() if Path(folder).name in name.split("/"))
+        next(
+            usage_totals
+            for name, usage_totals in told["runs"].items()
+            if Path(folder).name in name.split("/")
+        )
         for folder in (paid["run"], second_folder)
     )
     assert (first["sent"], first["answered"], first["cached"]) == (3, 3, 0)

@@ -38,25 +38,25 @@ def near_its_budget(server, **given):
 
 
 def test_a_call_that_waits_for_the_budget_ends_with_its_query_and_is_not_counted(server):
-    gate = ConcurrencyLimiter(8)
+    limiter = ConcurrencyLimiter(8)
     with (
-        near_its_budget(server, gate=gate, query_seconds=0.3) as model,
+        near_its_budget(server, limiter=limiter, query_seconds=0.3) as model,
         model.active(),
         pytest.raises(Exception, match="the query's time is up"),
     ):
         model.lm("b " * 50)
     assert (
-        model.terms.budget.calls == len(server.requests) == 2
-        and gate.limit == 8
-        and gate.in_flight == 0
+        model.resources.budget.calls == len(server.requests) == 2
+        and limiter.limit == 8
+        and limiter.in_flight == 0
     )
 
 
 def test_a_call_that_waits_for_the_budget_hears_that_the_run_is_stopped(server):
     with near_its_budget(server) as model, pytest.raises(Exception, match="interrupted"):
-        threading.Timer(0.2, model.terms.gate.halt).start()
+        threading.Timer(0.2, model.resources.limiter.halt).start()
         model.lm("b " * 50)
-    assert model.terms.budget.calls == len(server.requests) == 2
+    assert model.resources.budget.calls == len(server.requests) == 2
 
 
 def test_a_lens_has_no_more_time_than_the_query_that_needs_it(server):
@@ -75,7 +75,7 @@ def test_samples_of_two_rollouts_are_other_samples(server, place):
     model = language_model.connect(
         server.spec, settings=language_model.ModelSettings(temperature=1.0)
     )
-    model.terms.open(place)
+    model.resources.open(place)
     model.lm.repeats = True
     samples = [
         *model.lm("x", n=2, rollout_id=5),
@@ -90,8 +90,10 @@ def test_what_failed_before_there_was_a_ledger_is_booked_when_there_is(bad, plac
     bad.script = lambda number, body: throttled(0.0) if number < 3 else fine()
     model = language_model.connect(bad.spec, RunResources(patience=RetryPolicy(first=0.01)))
     model.lm("x")
-    model.terms.open(place)
-    assert model.terms.books.faults == {"429": 2} and model.terms.books.sent == 3
+    model.resources.open(place)
+    assert (
+        model.resources.usage_totals.faults == {"429": 2} and model.resources.usage_totals.sent == 3
+    )
 
 
 def test_what_is_known_from_outcomes_alone_stays_known(server, place):

@@ -40,11 +40,11 @@ def test_requests_that_fail_are_booked_as_such(run, server):
         return bag_of_words(texts)
 
     server.embed = embed
-    books = run(*RETRIEVE, "--retriever", f"api:{server.spec}", "--json").json["ledger"]
-    assert books["faults"] == {"429": 1, "500": 1, "503": 1} and books["sent"] == len(
+    usage_totals = run(*RETRIEVE, "--retriever", f"api:{server.spec}", "--json").json["ledger"]
+    assert usage_totals["faults"] == {"429": 1, "500": 1, "503": 1} and usage_totals["sent"] == len(
         server.requests
     )
-    assert books["input_tokens"] and books["paid_usd"] is None, (
+    assert usage_totals["input_tokens"] and usage_totals["paid_usd"] is None, (
         "nobody has said what the server costs"
     )
 
@@ -124,13 +124,13 @@ def test_a_model_and_its_retriever_share_one_budget_and_one_ledger(run, server):
 
 
 def test_what_an_interrupted_index_has_cost_counts_once(server, place):
-    terms = RunResources(budget=Budget(calls=10))
-    embedder = ApiEmbedder(server.spec, terms=terms)
+    resources = RunResources(budget=Budget(calls=10))
+    embedder = ApiEmbedder(server.spec, resources=resources)
     embedder.resume(Usage(calls=6, input_tokens=60))
     embedder.documents(["five words are in here"])  # and one request for the dimension
-    terms.open(place)
+    resources.open(place)
     embedder.resume(Usage(calls=6, input_tokens=60))  # once there are books, they have it
-    assert terms.books.sent == 8 and terms.books.usage.input_tokens == 66
+    assert resources.usage_totals.sent == 8 and resources.usage_totals.usage.input_tokens == 66
     embedder.queries([Search("one")])
     embedder.queries([Search("two")])
     with pytest.raises(BudgetReached):
@@ -148,8 +148,8 @@ def compile_booked(command_of, tmp_path):
         code = command_of(module)(
             "--task", "writing", "--data", "mini", "--limit", 4, *words, *runs
         ).code
-        [books] = command_of(cache)("list", "--json", *runs).json["runs"].values()
-        return code, books["sent"]
+        [usage_totals] = command_of(cache)("list", "--json", *runs).json["runs"].values()
+        return code, usage_totals["sent"]
 
     return compiled
 

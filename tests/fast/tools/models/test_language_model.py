@@ -111,7 +111,7 @@ def test_the_list_price_takes_no_account_of_the_providers_cache():
         "completion_tokens": 10,
         "prompt_tokens_details": {"cached_tokens": 900},
     }
-    usage = metered.caller.usage_of(reported)
+    usage = metered.client.usage_of(reported)
     assert 0 < usage.paid_usd < usage.list_usd == price("openai/gpt-5.2").of(1000, 0, 10)
 
 

@@ -302,5 +302,5 @@ def test_a_cut_answer_is_used_as_far_as_it_goes_also_when_it_was_given_before(
             answer = ask(dspy.Predict(ReadPassages), **INPUTS)
         assert (answer.selected, answer.observations) == (["d2"], "bl")
         assert len(server.requests) == 1 and session.trace.used_in_part == {"cut off": 1}
-    kept = model.terms.ledger.answers.query("SELECT finish FROM calls ORDER BY id")
+    kept = model.resources.ledger.answers.query("SELECT finish FROM calls ORDER BY id")
     assert kept == [("length",)]

@@ -76,9 +76,9 @@ def asked():
 
     def ask(found):
         pages.update(found)
-        wire = OpenAIClient("tiny", f"http://127.0.0.1:{server.server_port}/v1")
-        wire.meet({}, ask=True)
-        return wire.server, paths
+        transport = OpenAIClient("tiny", f"http://127.0.0.1:{server.server_port}/v1")
+        transport.meet({}, ask=True)
+        return transport.server, paths
 
     yield ask
     server.shutdown()
@@ -104,8 +104,8 @@ def test_a_server_that_says_nothing_of_use_is_an_unknown_one(said, asked):
 def test_a_server_that_does_not_answer_in_time_is_an_unknown_one_and_that_is_said(capsys):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        wire = OpenAIClient("tiny", url)
-        server = server_detection.detect_server(wire, "tiny", seconds=0.05)
+        transport = OpenAIClient("tiny", url)
+        server = server_detection.detect_server(transport, "tiny", seconds=0.05)
     assert server.kind.name == ""
     assert f"{url} did not answer GET /models within 0.05 s" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ def http(spec, attempts=2):
     return build(
         spec,
         contract.CORPUS,
-        terms=RunResources(patience=RetryPolicy(attempts=attempts, first=0.0)),
+        resources=RunResources(patience=RetryPolicy(attempts=attempts, first=0.0)),
     )
 
 

@@ -76,7 +76,7 @@ def test_every_kind_keeps_the_contract_of_retrievers(spec):
 
 @pytest.mark.parametrize("spec", SPECS, indirect=True)
 def test_scores_are_what_the_kind_of_score_promises(spec, corpus):
-    retriever = retrievers.build(spec, corpus, terms=RunResources())
+    retriever = retrievers.build(spec, corpus, resources=RunResources())
     whole = {hit.doc_id: hit.score for hit in retriever.search("blue blood octopus", 100)}
     assert len(whole) == len(corpus) or not spec.startswith(SCORE_ALL)
     if not spec.startswith(
@@ -90,7 +90,7 @@ def test_scores_are_what_the_kind_of_score_promises(spec, corpus):
 def test_a_kept_index_is_not_made_again(spec, corpus, tmp_path, server):
     for _ in range(2):
         kept, asked = _contents(tmp_path), len(server.requests)
-        retrievers.build(spec, corpus, tmp_path, terms=RunResources()).search(
+        retrievers.build(spec, corpus, tmp_path, resources=RunResources()).search(
             "blue blood octopus", k=6
         )
     assert _contents(tmp_path) == kept

@@ -11,10 +11,10 @@ def test_workers_come_to_what_one_process_does(run, server, tmp_path):
         found = run(
             *asked, "--workers", workers, "--runs", tmp_path / f"by-{workers}", "--json"
         ).json
-        books = {
+        usage_totals = {
             key: found["ledger"][key] for key in ("sent", "answered", "cached", "input_tokens")
         }
-        return lasting(Path(found["run"])), books
+        return lasting(Path(found["run"])), usage_totals
 
     assert sit(2) == sit(1)
     assert len({str(body["messages"]) for body in server.requests}) == len(server.requests) / 2

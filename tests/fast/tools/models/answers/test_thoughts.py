@@ -56,7 +56,7 @@ def test_thoughts_in_the_text_are_kept_as_reasoning_and_are_no_answer(form, serv
     model = language_model.connect(server.spec)
     model.begin(place, Usage())
     assert rewritten(model) == "rope tram" and len(server.requests) == 1
-    [(reasoning, outputs)] = model.terms.ledger.answers.query(
+    [(reasoning, outputs)] = model.resources.ledger.answers.query(
         "SELECT reasoning, outputs FROM calls"
     )
     assert "zebras" in reasoning and "zebras" not in outputs
@@ -68,7 +68,7 @@ def test_an_answer_with_thoughts_that_an_earlier_version_kept_is_read_without_th
     model.begin(place, Usage())
     assert rewritten(model) == "rope tram"
     kept = json.dumps([WRITTEN["opened"]])
-    model.terms.ledger.answers.query("UPDATE calls SET outputs = ?", [kept])
+    model.resources.ledger.answers.query("UPDATE calls SET outputs = ?", [kept])
     assert rewritten(model) == "rope tram" and len(server.requests) == 1
 
 
@@ -125,7 +125,7 @@ def test_an_answer_is_ended_at_its_last_line_only_where_the_model_does_not_think
     model = language_model.connect(
         server.spec, settings=language_model.ModelSettings(structured="off")
     )
-    model.lm.wire.server = model.lm.wire.server._replace(kind=KINDS[kind])
+    model.lm.transport.server = model.lm.transport.server._replace(kind=KINDS[kind])
     assert [rewritten(model) for _ in range(3)] == ["rope tram"] * 3
     stops = [COMPLETED in request.get("stop", ()) for request in server.requests]
     assert stops == [False, *[kind == "llama.cpp" and not thinks] * 2]

@@ -69,8 +69,8 @@ def path(tmp_path):
 
 def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     answers = ResponseCache(path)
-    books = Ledger(answers, "run")
-    books.answered("q", key(0), "tiny", ModelResponse(["first"], paid()))
+    usage_totals = Ledger(answers, "run")
+    usage_totals.answered("q", key(0), "tiny", ModelResponse(["first"], paid()))
     [(pages,)] = answers._writing.writer.execute("PRAGMA page_count").fetchall()
     answers._writing.writer.execute(
         f"PRAGMA max_page_count = {pages + 2}"
@@ -78,37 +78,41 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
 
     def one(number):
         try:
-            books.answered("q", key(number), "tiny", ModelResponse(["much " * 20_000], paid()))
+            usage_totals.answered(
+                "q", key(number), "tiny", ModelResponse(["much " * 20_000], paid())
+            )
         except RunIncomplete as error:
             return "full" in str(error) and "make room" in str(error)
         return False
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(one, range(1, 9)))
-    assert books.books.answered == 1, "what is not safe is not booked"
+    assert usage_totals.usage_totals.answered == 1, "what is not safe is not booked"
     answers._writing.writer.execute("PRAGMA max_page_count = 1000000")
-    books.answered("q", key(9), "tiny", ModelResponse(["last"], paid()))
+    usage_totals.answered("q", key(9), "tiny", ModelResponse(["last"], paid()))
     assert rows(path) == [(key(0),), (key(9),)] and answers.take(key(1)) is None
 
 
 def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(path):
     def asked():
-        books = Ledger(ResponseCache(path), "run \udcff")
-        with books.turn("q\ud800", key(1), "tiny\ud800") as found:
+        usage_totals = Ledger(ResponseCache(path), "run \udcff")
+        with usage_totals.turn("q\ud800", key(1), "tiny\ud800") as found:
             if found is None:
                 answer = ModelResponse(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
-                books.answered("q\ud800", key(1), "tiny\ud800", answer)
-                books.book(
+                usage_totals.answered("q\ud800", key(1), "tiny\ud800", answer)
+                usage_totals.book(
                     "tiny", Usage(), fault="\ud800" + "y" * 10_000, query_id="q\ud800", key=key(2)
                 )
-                books.answers.settle()
-        return found, books
+                usage_totals.answers.settle()
+        return found, usage_totals
 
     (_, first), (found, again) = asked(), asked()
     assert found == ModelResponse(["ü \ud800 \u2028"], paid(), "?" + "x" * 99), (
         "the query's own, whatever its name"
     )
-    assert first.books == again.books and first.books.faults == {"?" + "y" * 99: 1}
+    assert first.usage_totals == again.usage_totals and first.usage_totals.faults == {
+        "?" + "y" * 99: 1
+    }
     assert [kept for kept, _ in again.answers.of_run(again.run)] == [key(1)]
 
 
@@ -148,7 +152,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
     )
     answers = ResponseCache(path)
     assert all(answers.take(one)[0].outputs == ["answer " * 50] for one in told)
-    assert Ledger(answers, "run").books.answered == len(kept)
+    assert Ledger(answers, "run").usage_totals.answered == len(kept)
 
 
 @pytest.mark.parametrize(
@@ -230,15 +234,18 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
     answers.write([])  # who waits for nothing waits for all before it
     for run, requests in sent.items():
         used = total(usage for _, usage in requests)
-        for books in (ledgers[run].books, Ledger(ResponseCache(path), run).books):
-            assert books.sent == len(requests) and books.answered == sum(
+        for usage_totals in (
+            ledgers[run].usage_totals,
+            Ledger(ResponseCache(path), run).usage_totals,
+        ):
+            assert usage_totals.sent == len(requests) and usage_totals.answered == sum(
                 not fault for fault, _ in requests
             )
-            assert books.faults == {
+            assert usage_totals.faults == {
                 kind: sum(fault == kind for fault, _ in requests) for kind in ("429", "timeout")
             }
-            assert usage_json(books.usage) == pytest.approx(usage_json(used))
-            assert books.json()["failed"] == books.sent - books.answered
+            assert usage_json(usage_totals.usage) == pytest.approx(usage_json(used))
+            assert usage_totals.json()["failed"] == usage_totals.sent - usage_totals.answered
 
 
 def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_sittings_it_is_asked_for(
@@ -250,16 +257,20 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
             with Ledger(answers, "second").turn(query_id, key(1), "tiny") as answer:
                 used.append(answer.usage)
         answers.settle()
-        return Ledger(answers, "second").books
+        return Ledger(answers, "second").usage_totals
 
     used = []
     Ledger(ResponseCache(path), "first").answered(
         "q", key(1), "tiny", ModelResponse(["yes"], paid())
     )
     for _ in range(3):
-        books = sitting()
-        assert (books.cached, books.usage) == (2, Usage(list_usd=1.2)), "of two queries"
-    assert len(rows(path)) == 3 and Ledger(ResponseCache(path), "second").books == books
+        usage_totals = sitting()
+        assert (usage_totals.cached, usage_totals.usage) == (2, Usage(list_usd=1.2)), (
+            "of two queries"
+        )
+    assert (
+        len(rows(path)) == 3 and Ledger(ResponseCache(path), "second").usage_totals == usage_totals
+    )
     assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, (
         "what a query is told stays the same"
     )
@@ -290,15 +301,15 @@ def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
 
 
 def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answer(path):
-    books, sent = Ledger(ResponseCache(path), "run"), []
+    usage_totals, sent = Ledger(ResponseCache(path), "run"), []
 
     def ask(number):
-        with books.turn(f"q{number}", key(number % 2), "tiny") as found:
+        with usage_totals.turn(f"q{number}", key(number % 2), "tiny") as found:
             if found is None:
                 sent.append(number)
                 time.sleep(0.05)
                 found = ModelResponse([f"answer {number % 2}"], paid())
-                books.answered(f"q{number}", key(number % 2), "tiny", found)
+                usage_totals.answered(f"q{number}", key(number % 2), "tiny", found)
         return found
 
     with ThreadPoolExecutor(16) as pool:
@@ -307,26 +318,26 @@ def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answe
         [f"answer {number % 2}"] for number in range(16)
     ]
     assert sum(one.usage.paid_usd for one in found) == 1.0, "who waited pays nothing"
-    assert (books.books.sent, books.books.cached) == (2, 14)
+    assert (usage_totals.usage_totals.sent, usage_totals.usage_totals.cached) == (2, 14)
 
 
-def asked_at_once(books, error, *, deadline=math.inf):
+def asked_at_once(usage_totals, error, *, deadline=math.inf):
     """What came of five equal requests, and how many were sent. The first fails once the four others wait for it."""
     sent = []
 
     def waiting():
-        awaited = books._sent[key(1)]
+        awaited = usage_totals._sent[key(1)]
         return len(awaited._condition._waiters) if awaited else 0
 
     def ask(number):
-        with books.turn(f"q{number}", key(1), "tiny", deadline=deadline) as found:
+        with usage_totals.turn(f"q{number}", key(1), "tiny", deadline=deadline) as found:
             if found is None:
                 sent.append(number)
                 if len(sent) == 1:
                     wait_for(lambda: waiting() == 4)
                     raise error
                 found = ModelResponse(["yes"], paid())
-                books.answered(f"q{number}", key(1), "tiny", found)
+                usage_totals.answered(f"q{number}", key(1), "tiny", found)
         return found
 
     with ThreadPoolExecutor(5) as pool:
@@ -337,10 +348,10 @@ def asked_at_once(books, error, *, deadline=math.inf):
 def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_who_asks_later_is_sent(
     path,
 ):
-    books, error = Ledger(ResponseCache(path), "run"), ConnectionError("gone")
-    assert asked_at_once(books, error) == ([error] * 5, 1)
+    usage_totals, error = Ledger(ResponseCache(path), "run"), ConnectionError("gone")
+    assert asked_at_once(usage_totals, error) == ([error] * 5, 1)
     assert len(traceback.extract_tb(error.__traceback__)) < 12, "of one thread, not of all"
-    with books.turn("q", key(1), "tiny") as found:
+    with usage_totals.turn("q", key(1), "tiny") as found:
         assert found is None
 
 
@@ -364,16 +375,16 @@ def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_ne
 
 
 def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(path):
-    books = Ledger(ResponseCache(path), "run")
-    with books.turn("slow", key(1), "tiny"), ThreadPoolExecutor(1) as pool:
+    usage_totals = Ledger(ResponseCache(path), "run")
+    with usage_totals.turn("slow", key(1), "tiny"), ThreadPoolExecutor(1) as pool:
 
         def ask():
-            with books.turn("q", key(1), "tiny", deadline=time.monotonic() + 0.05):
+            with usage_totals.turn("q", key(1), "tiny", deadline=time.monotonic() + 0.05):
                 pass
 
         with pytest.raises(TimeoutError, match="not answered yet"):
             pool.submit(ask).result(120)
-        assert books._sent.keys() == {key(1)}, "it is still the other's"
+        assert usage_totals._sent.keys() == {key(1)}, "it is still the other's"
 
 
 def asked(corpus, model, times, query_id="q1"):
@@ -398,7 +409,7 @@ def test_samples_of_one_prompt_are_different_answers_and_come_back_in_their_orde
     assert asked(corpus, again, 2, "q2") == ["answer 1", "answer 2"], (
         "another query asks the same, and pays nothing"
     )
-    assert again.terms.books.cached == 2 and again.terms.books.sent == 4
+    assert again.resources.usage_totals.cached == 2 and again.resources.usage_totals.sent == 4
 
 
 NOWHERE = "http://127.0.0.1:9/v1"  # nobody answers there, and the request has its key all the same
@@ -448,9 +459,9 @@ def keys_of(place, settings, ask, times=1):
     for _ in range(times):
         with pytest.raises(dspy.LMError):
             ask(model)
-    books = model.terms.ledger
-    books.answers.write([])
-    return [found for (found,) in rows(books.answers.path)][-times:]
+    usage_totals = model.resources.ledger
+    usage_totals.answers.write([])
+    return [found for (found,) in rows(usage_totals.answers.path)][-times:]
 
 
 def test_whatever_shapes_an_answer_is_in_the_key_of_its_request(place):

@@ -29,7 +29,7 @@ def ours(address):
     model = language_model.connect(
         f"tiny@{address}", RunResources(patience=once), settings=settings
     ).lm
-    model.terms.answered_before = (
+    model.resources.answered_before = (
         True  # else a request that is refused ends the run: tools/models/client.py
     )
     return model
@@ -182,7 +182,7 @@ def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(
     model = language_model.connect(server.spec)
     model.begin(place, Usage())
     outputs = model.lm("is it yes?")
-    [(_, answer)] = model.terms.ledger.answers.of_run(model.terms.ledger.run)
+    [(_, answer)] = model.resources.ledger.answers.of_run(model.resources.ledger.run)
     with dspy.track_usage() as tracker:
         reference = dspys(url(server))
         # The words of a refusal, which DSPy's client leaves out, are what a failed query reports.
@@ -203,9 +203,9 @@ def test_a_key_that_a_server_says_back_as_why_it_ended_is_taken_out(server, monk
     key = "sk-very-secret-0123456789"
     monkeypatch.setenv("SEXTANT_API_KEY", key)
     server.answer = lambda prompt: {"raw": "yes", "finish": f"stop {key}"}
-    wire = language_model.connect(server.spec).lm.wire
-    body = wire.body([{"role": "user", "content": "?"}], (), {})
-    assert wire.send(body, "", None, soon()).finish == "stop ***"
+    transport = language_model.connect(server.spec).lm.transport
+    body = transport.body([{"role": "user", "content": "?"}], (), {})
+    assert transport.send(body, "", None, soon()).finish == "stop ***"
 
 
 @pytest.mark.parametrize("key", ["", "here", "EMPTY"])

@@ -223,14 +223,14 @@ def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before
         "gemini": {"extra_body": {"google": {"thinking_config": {"thinking_budget": 500}}}},
     }
     for kind, words in found.items():
-        wire = OpenAIClient(
+        transport = OpenAIClient(
             "tiny",
             server.spec.partition("@")[2],
             settings=ModelSettings(reasoning_tokens=500, stream="off"),
         )
-        wire.server = ServerInfo(KINDS[kind])
-        body = wire.body(asked, (), {"reasoning_tokens": 500})
-        wire.send(body, "", None, time.monotonic() + 30)
+        transport.server = ServerInfo(KINDS[kind])
+        body = transport.body(asked, (), {"reasoning_tokens": 500})
+        transport.send(body, "", None, time.monotonic() + 30)
         assert server.requests[-1] == {"model": "tiny", "messages": asked} | words
 
 
@@ -241,7 +241,7 @@ def test_two_queries_of_a_predictor_begin_alike_and_the_beginning_is_marked_for_
     predict.demos = [{"description": "a long one " * 1000, "text": "yes"}]
     for name in ("tiny", "anthropic/claude-sonnet-4.5"):
         model = language_model.connect(server.spec.replace("tiny", name))
-        model.lm.wire.server = ServerInfo(KINDS["openrouter"])
+        model.lm.transport.server = ServerInfo(KINDS["openrouter"])
         with model.active():
             predict(description="crabs"), predict(description="squids")
         ours, others = (list(request["messages"]) for request in server.requests[-2:])

@@ -37,38 +37,40 @@ def clock():
     return Clock()
 
 
-def enter(gate, clock):
+def enter(limiter, clock):
     """When a request got through now; None where it had to wait."""
     try:
-        return gate.enter(clock(), deadline=clock())
+        return limiter.enter(clock(), deadline=clock())
     except TimeoutError:
         return None
 
 
-def enter_all(gate, clock):
+def enter_all(limiter, clock):
     """As many requests as get through now."""
-    return list(iter(lambda: enter(gate, clock), None))
+    return list(iter(lambda: enter(limiter, clock), None))
 
 
-def fail(gate, entered, *, overload=False, asked=None, reason="500"):
-    gate.failed(entered, overload=overload, rest=asked, reason=reason)
+def fail(limiter, entered, *, overload=False, asked=None, reason="500"):
+    limiter.failed(entered, overload=overload, rest=asked, reason=reason)
 
 
 def test_the_limit_comes_down_once_for_all_that_were_in_flight_together(clock):
-    gate = ConcurrencyLimiter(64, clock=clock)
-    entered = enter_all(gate, clock)
+    limiter = ConcurrencyLimiter(64, clock=clock)
+    entered = enter_all(limiter, clock)
     clock.now += 1.0
     for one in entered[:5]:
-        fail(gate, one, overload=True)
-    assert gate.limit == int(64 * DECREASE)
-    gate.answered({})
+        fail(limiter, one, overload=True)
+    assert limiter.limit == int(64 * DECREASE)
+    limiter.answered({})
     for _ in range(58):
-        gate.leave()
+        limiter.leave()
     clock.now += 1.0
-    later = enter_all(gate, clock)
+    later = enter_all(limiter, clock)
     assert len(later) == int(64 * DECREASE)
-    fail(gate, later[0], overload=True)
-    assert gate.limit == int(64 * DECREASE * DECREASE), "that one was sent after the first decrease"
+    fail(limiter, later[0], overload=True)
+    assert limiter.limit == int(64 * DECREASE * DECREASE), (
+        "that one was sent after the first decrease"
+    )
 
 
 @given(
@@ -79,130 +81,130 @@ def test_the_limit_is_never_below_one_or_above_the_most_and_somebody_gets_throug
     events, most
 ):
     clock = Clock()
-    gate = ConcurrencyLimiter(most, clock=clock)
+    limiter = ConcurrencyLimiter(most, clock=clock)
     entered = []
     for event in events:
-        entered += enter_all(gate, clock)
+        entered += enter_all(limiter, clock)
         clock.now += 0.1
         if not entered:
             continue
         one = entered.pop(0)
         if event in ("overload", "failed"):
-            fail(gate, one, overload=event == "overload")
+            fail(limiter, one, overload=event == "overload")
         elif event == "answered":
-            gate.answered({})
+            limiter.answered({})
         else:
-            getattr(gate, event)()
-        assert 1 <= gate.limit <= most and gate.in_flight == len(entered) <= most
+            getattr(limiter, event)()
+        assert 1 <= limiter.limit <= most and limiter.in_flight == len(entered) <= most
     for _ in entered:
-        gate.leave()
+        limiter.leave()
     clock.now += LONGEST_PROBE
-    assert enter(gate, clock) is not None
+    assert enter(limiter, clock) is not None
 
 
 def test_what_a_provider_asks_for_holds_everybody(clock):
-    gate = ConcurrencyLimiter(4, clock=clock)
-    entered = enter_all(gate, clock)
-    fail(gate, entered[0], overload=True, asked=7.0, reason="429")
-    fail(gate, entered[1], asked=2.0)  # the longer one holds
+    limiter = ConcurrencyLimiter(4, clock=clock)
+    entered = enter_all(limiter, clock)
+    fail(limiter, entered[0], overload=True, asked=7.0, reason="429")
+    fail(limiter, entered[1], asked=2.0)  # the longer one holds
     for _ in range(2):
-        gate.answered({})
-    assert gate.pause() == ("the provider asks to wait (429)", 7.0)
+        limiter.answered({})
+    assert limiter.pause() == ("the provider asks to wait (429)", 7.0)
     clock.now += 6.9
-    assert enter(gate, clock) is None
+    assert enter(limiter, clock) is None
     clock.now += 0.2
-    assert enter(gate, clock) == clock.now and gate.pause() == ("", 0.0)
+    assert enter(limiter, clock) == clock.now and limiter.pause() == ("", 0.0)
 
 
-def waiting(gate, until):
+def waiting(limiter, until):
     """A thread that waits for a place."""
-    waits = threading.Thread(target=gate.enter, args=(until,), daemon=True)
+    waits = threading.Thread(target=limiter.enter, args=(until,), daemon=True)
     waits.start()
-    wait_for(lambda: gate.waiting == 1)
+    wait_for(lambda: limiter.waiting == 1)
     return waits
 
 
 def test_what_is_in_flight_is_waited_for_however_slow_the_provider_is(clock):
-    gate = ConcurrencyLimiter(1, clock=clock)
-    enter(gate, clock)
+    limiter = ConcurrencyLimiter(1, clock=clock)
+    enter(limiter, clock)
     clock.now += 700.0
-    waits = waiting(gate, until=clock.now - 1.0)
-    gate.answered({})
+    waits = waiting(limiter, until=clock.now - 1.0)
+    limiter.answered({})
     waits.join(120)
-    assert gate.in_flight == 1
+    assert limiter.in_flight == 1
     with pytest.raises(TimeoutError):
-        gate.enter(clock.now + 9.0, deadline=clock.now)
+        limiter.enter(clock.now + 9.0, deadline=clock.now)
 
 
 def test_while_the_circuit_is_open_a_queue_that_moves_is_waited_for_and_one_that_stands_is_not(
     clock,
 ):
-    gate = opened(clock)
+    limiter = opened(clock)
     clock.now += 1.0
-    enter(gate, clock)  # to see
+    enter(limiter, clock)  # to see
     with pytest.raises(TimeoutError, match="the provider does not answer"):
-        gate.enter(clock.now, patience=9.0)
-    waits = waiting(gate, until=clock.now + 9.0)
-    gate.answered({})
+        limiter.enter(clock.now, patience=9.0)
+    waits = waiting(limiter, until=clock.now + 9.0)
+    limiter.answered({})
     waits.join(120)
-    assert gate.in_flight == 1
+    assert limiter.in_flight == 1
 
 
 def opened(clock, most=64):
     """A gate whose circuit has just opened, with nothing in flight."""
-    gate = ConcurrencyLimiter(most, clock=clock)
+    limiter = ConcurrencyLimiter(most, clock=clock)
     for _ in range(CIRCUIT):
-        fail(gate, enter(gate, clock))
-    return gate
+        fail(limiter, enter(limiter, clock))
+    return limiter
 
 
 def test_failures_in_a_row_open_the_circuit_and_an_answer_in_between_starts_the_count_again(clock):
-    gate = ConcurrencyLimiter(64, clock=clock)
+    limiter = ConcurrencyLimiter(64, clock=clock)
     for _ in range(3):
         for _ in range(CIRCUIT - 1):
-            fail(gate, enter(gate, clock))
-        enter(gate, clock)
-        gate.answered({})
-    assert gate.pause() == ("", 0.0) and gate.limit == 64
+            fail(limiter, enter(limiter, clock))
+        enter(limiter, clock)
+        limiter.answered({})
+    assert limiter.pause() == ("", 0.0) and limiter.limit == 64
     for _ in range(CIRCUIT):
-        fail(gate, enter(gate, clock), reason="503")
-    assert gate.pause() == ("the provider does not answer (503)", 1.0)
+        fail(limiter, enter(limiter, clock), reason="503")
+    assert limiter.pause() == ("the provider does not answer (503)", 1.0)
 
 
 def test_an_open_circuit_lets_one_request_at_a_time_through_after_pauses_that_double(clock):
-    gate, pauses = opened(clock), []
+    limiter, pauses = opened(clock), []
     for _ in range(7):
-        assert enter(gate, clock) is None
-        pauses.append(gate.pause()[1])
+        assert enter(limiter, clock) is None
+        pauses.append(limiter.pause()[1])
         clock.now += pauses[-1]
-        [probe] = enter_all(gate, clock)
+        [probe] = enter_all(limiter, clock)
         clock.now += 0.3
-        fail(gate, probe)
+        fail(limiter, probe)
     assert pauses == [1.0, 2.0, 4.0, 8.0, LONGEST_PROBE, LONGEST_PROBE, LONGEST_PROBE]
 
 
 def test_an_answer_closes_the_circuit_and_the_limit_doubles_up_to_half_of_what_it_was(clock):
-    gate, rounds = opened(clock), []
+    limiter, rounds = opened(clock), []
     clock.now += 1.0
     for _ in range(10):
-        entered = enter_all(gate, clock)
+        entered = enter_all(limiter, clock)
         rounds.append(len(entered))
         for _ in entered:
-            gate.answered({})
+            limiter.answered({})
     assert rounds[:6] == [1, 2, 4, 8, 16, 32], "to half of 64"
     assert 33 <= rounds[-1] <= 36, "and by about one a round from there on"
     for _ in range(CIRCUIT):
-        fail(gate, enter(gate, clock))
-    assert gate.pause()[1] == 1.0, "the pauses begin with the first again"
+        fail(limiter, enter(limiter, clock))
+    assert limiter.pause()[1] == 1.0, "the pauses begin with the first again"
 
 
 def test_a_refusal_is_an_answer_of_a_provider_that_is_there(clock):
-    gate = ConcurrencyLimiter(4, clock=clock)
+    limiter = ConcurrencyLimiter(4, clock=clock)
     for _ in range(3 * CIRCUIT):
-        fail(gate, enter(gate, clock))
-        enter(gate, clock)
-        gate.refused()
-    assert gate.pause() == ("", 0.0)
+        fail(limiter, enter(limiter, clock))
+        enter(limiter, clock)
+        limiter.refused()
+    assert limiter.pause() == ("", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +242,11 @@ def test_rate_headers_are_read_as_openai_writes_them(reset, seconds, what):
 
 
 def test_many_threads_never_are_more_than_the_limit_and_none_is_forgotten():
-    gate, lock, inside, passed = ConcurrencyLimiter(8), threading.Lock(), set(), []
+    limiter, lock, inside, passed = ConcurrencyLimiter(8), threading.Lock(), set(), []
 
     def work(number):
         for _ in range(20):
-            gate.enter(math.inf)
+            limiter.enter(math.inf)
             with lock:
                 inside.add(number)
                 assert len(inside) <= 8
@@ -252,26 +254,26 @@ def test_many_threads_never_are_more_than_the_limit_and_none_is_forgotten():
             with lock:
                 inside.remove(number)
                 passed.append(number)
-            gate.answered({})
+            limiter.answered({})
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(work, range(32)))
-    assert len(passed) == 32 * 20 and gate.in_flight == gate.waiting == 0
+    assert len(passed) == 32 * 20 and limiter.in_flight == limiter.waiting == 0
 
 
 def test_halt_lets_nothing_more_through_and_wakes_whoever_waits():
-    gate = ConcurrencyLimiter(1)
-    gate.enter(0.0)
+    limiter = ConcurrencyLimiter(1)
+    limiter.enter(0.0)
     with ThreadPoolExecutor(5) as pool:
-        waits = [pool.submit(gate.enter, math.inf) for _ in range(3)]
-        waits += [pool.submit(gate.rest, 60.0) for _ in range(2)]
-        wait_for(lambda: gate.waiting == 3)
-        gate.halt()
+        waits = [pool.submit(limiter.enter, math.inf) for _ in range(3)]
+        waits += [pool.submit(limiter.rest, 60.0) for _ in range(2)]
+        wait_for(lambda: limiter.waiting == 3)
+        limiter.halt()
         assert all(isinstance(wait.exception(120), Interrupted) for wait in waits)
-    assert gate.in_flight == 1, "what is in flight goes on"
-    gate.answered({})
+    assert limiter.in_flight == 1, "what is in flight goes on"
+    limiter.answered({})
     with pytest.raises(Interrupted):
-        gate.enter(time.monotonic())
+        limiter.enter(time.monotonic())
 
 
 class Simulation:
@@ -284,7 +286,7 @@ class Simulation:
     def __init__(self, capacity, most, *, seed=1, asked=None):
         self.capacity, self.asked = capacity, asked
         self.clock = Clock()
-        self.gate = ConcurrencyLimiter(most, clock=self.clock)
+        self.limiter = ConcurrencyLimiter(most, clock=self.clock)
         self.drawn = random.Random(seed)
         self.waiting = [0] * most  # attempts so far, of each worker that wants to send
         self.events = []  # (when, number, what, attempt): "rested", or when it entered
@@ -295,7 +297,7 @@ class Simulation:
         ends = self.clock.now + seconds
         while self.clock.now < ends:
             self.send()
-            pause = self.gate.pause()[1]
+            pause = self.limiter.pause()[1]
             times = [event[0] for event in self.events[:1]] + [self.clock.now + pause] * bool(
                 pause and self.waiting
             )
@@ -305,7 +307,7 @@ class Simulation:
         return self
 
     def send(self):
-        while self.waiting and (entered := enter(self.gate, self.clock)) is not None:
+        while self.waiting and (entered := enter(self.limiter, self.clock)) is not None:
             attempt = self.waiting.pop(0)
             works = self.busy < self.capacity
             self.busy += works
@@ -319,11 +321,11 @@ class Simulation:
             self.waiting.append(attempt)
         elif what[0]:
             self.busy, self.answered = self.busy - 1, self.answered + 1
-            self.gate.answered({})
+            self.limiter.answered({})
             self.waiting.append(0)
         else:
             self.refused += 1
-            fail(self.gate, what[1], overload=True, asked=self.asked, reason="429")
+            fail(self.limiter, what[1], overload=True, asked=self.asked, reason="429")
             rest = (
                 0.5 * 2.0 ** min(attempt, 4) * self.drawn.uniform(0.75, 1.25)
             )  # as tools/models/client.py has it

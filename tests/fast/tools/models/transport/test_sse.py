@@ -136,13 +136,13 @@ def connected(server, kind="", **settings):
         RunResources(patience=RetryPolicy(attempts=1)),
         settings=language_model.ModelSettings(**settings),
     ).lm
-    made.wire.server = made.wire.server._replace(kind=KINDS[kind])
+    made.transport.server = made.transport.server._replace(kind=KINDS[kind])
     return made
 
 
 def sent(model):
-    body = model.wire.body([{"role": "user", "content": "?"}], (), model.kwargs)
-    return model.wire.send(body, "", None, time.monotonic() + 60, last=COMPLETED)
+    body = model.transport.body([{"role": "user", "content": "?"}], (), model.kwargs)
+    return model.transport.send(body, "", None, time.monotonic() + 60, last=COMPLETED)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_stream_is_asked_for_where_it_is_wanted_and_what_is_kept_is_the_same(
         0
     ].get("stream", False)
     assert more.items() <= server.requests[0].items()
-    assert b"stream" not in model.wire.body([], (), model.kwargs)
+    assert b"stream" not in model.transport.body([], (), model.kwargs)
     server.page = json.dumps(
         answer("length", content="on and on")
     ).encode()  # in one piece, whatever was asked for
@@ -218,11 +218,11 @@ def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(
         def post(self, path, **request):
             return httpx.Response(200, content=stream())
 
-    wire = OpenAIClient("tiny", "http://127.0.0.1:9/v1", settings=ModelSettings(stream="on"))
-    monkeypatch.setattr(wire, "asking", lambda deadline, tools: nullcontext((Client(), None)))
-    asked = wire.body([{"role": "user", "content": "is it?"}], (), {"max_tokens": 4096})
+    transport = OpenAIClient("tiny", "http://127.0.0.1:9/v1", settings=ModelSettings(stream="on"))
+    monkeypatch.setattr(transport, "asking", lambda deadline, tools: nullcontext((Client(), None)))
+    asked = transport.body([{"role": "user", "content": "is it?"}], (), {"max_tokens": 4096})
     tools = "tool_calls" in message
-    reply = wire.send(asked, "", 4096, math.inf, tools=tools, last=COMPLETED)
+    reply = transport.send(asked, "", 4096, math.inf, tools=tools, last=COMPLETED)
     assert len(sent_events) < 400 < len(events)
     assert reply.finish == "repetition"
     assert read(reply) == 'flood relief\n"D12", "D7", '
@@ -255,12 +255,12 @@ SILENCE = 0.8  # seconds without a word until a call is cut
 @pytest.fixture
 def slow(server, place):
     """A model that writes on until its time is up."""
-    terms = RunResources(patience=RetryPolicy(attempts=3, first=0.01, call=TIME))
-    model = language_model.connect(server.spec, terms, settings=ModelSettings(stream="on"))
+    resources = RunResources(patience=RetryPolicy(attempts=3, first=0.01, call=TIME))
+    model = language_model.connect(server.spec, resources, settings=ModelSettings(stream="on"))
     server.answer = lambda prompt: {"raw": "yes"}
     model.lm("is it?")  # the connection is there
     server.requests.clear()
-    terms.open(place)
+    resources.open(place)
     server.pace = PACE
     server.answer = lambda prompt: {"raw": " ".join(map(str, range(5000)))}
     return model
@@ -269,25 +269,25 @@ def slow(server, place):
 def test_an_answer_that_goes_on_when_its_time_is_up_is_cut_and_not_asked_for_again(slow, server):
     [text] = slow.lm("count")
     assert "0 1 2 3".startswith(text[:7]) and len(text) > 7
-    books = slow.terms.books
-    assert (books.sent, books.answered, books.faults) == (2, 2, {})
-    assert books.usage.output_tokens > 3 and not books.usage.unmetered
+    usage_totals = slow.resources.usage_totals
+    assert (usage_totals.sent, usage_totals.answered, usage_totals.faults) == (2, 2, {})
+    assert usage_totals.usage.output_tokens > 3 and not usage_totals.usage.unmetered
     assert slow.lm("count") == [text], "from the ledger"
     assert len(server.requests) == 1
 
 
 def test_an_answer_that_is_cut_by_the_time_of_its_query_is_asked_for_again(slow, server):
-    slow.terms.query_seconds = TIME
-    slow.terms.patience = RetryPolicy(attempts=3, first=0.01, call=60 * TIME)
+    slow.resources.query_seconds = TIME
+    slow.resources.patience = RetryPolicy(attempts=3, first=0.01, call=60 * TIME)
     with slow.active(), pytest.raises(language_model.dspy.LMTimeoutError, match="time is up"):
         slow.lm("count")
-    books = slow.terms.books
-    assert (books.answered, sum(books.faults.values())) == (1, 1)
-    assert books.usage.output_tokens > 3
+    usage_totals = slow.resources.usage_totals
+    assert (usage_totals.answered, sum(usage_totals.faults.values())) == (1, 1)
+    assert usage_totals.usage.output_tokens > 3
 
 
 def test_a_call_without_a_word_says_that_the_time_of_its_query_is_up(slow, server):
-    slow.terms.query_seconds = 0.3
+    slow.resources.query_seconds = 0.3
     server.reply = lambda path, body: time.sleep(2) or {}
     with (
         slow.active(),
@@ -304,11 +304,11 @@ def test_a_server_that_falls_silent_until_the_deadline_is_at_fault(slow, server,
         return {"choices": [{"message": {"content": words}, "finish_reason": "stop"}]}
 
     server.reply = reply
-    slow.terms.patience = RetryPolicy(attempts=3, first=0.01, call=SILENCE)
+    slow.resources.patience = RetryPolicy(attempts=3, first=0.01, call=SILENCE)
     server.pace = SILENCE if words else 0.0
     with pytest.raises(language_model.dspy.LMTimeoutError, match="no whole answer in time"):
         slow.lm("count")
-    assert slow.terms.books.answered == 1
+    assert slow.resources.usage_totals.answered == 1
 
 
 def test_a_header_has_the_value_of_its_variable_which_is_nowhere_else(server, monkeypatch, place):

@@ -68,7 +68,7 @@ def opened(server, corpus, home=None, *, budget=None, **options):
     """`lens(bm25)` with the server's model."""
     given = {"attribute": "stance", "model": server.spec, **options}
     spec = f"lens(bm25,{','.join(f'{name}={value}' for name, value in given.items())})"
-    return retrievers.build(spec, corpus, home, terms=RunResources(budget=budget or Budget()))
+    return retrievers.build(spec, corpus, home, resources=RunResources(budget=budget or Budget()))
 
 
 TEXTS = [f"text of number{number:02}" for number in range(20)]
@@ -191,7 +191,9 @@ class TestKeeping:
         server.answer = written()
         made = opened(server, corpus_of(TEXTS[:2]), tmp_path)
         assert (
-            retrievers.build(made.name, corpus_of(TEXTS[:2]), tmp_path, terms=RunResources()).name
+            retrievers.build(
+                made.name, corpus_of(TEXTS[:2]), tmp_path, resources=RunResources()
+            ).name
             == made.name
         )
         with pytest.raises(DataError, match="not 00000000"):
@@ -356,7 +358,7 @@ class TestSearching:
         server.answer = written()
         one = f"lens(bm25,attribute=stance,model={server.spec})"
         for spec in (f"fusion(bm25,{one})", f"rerank({one},bm25,depth=3)", f"rerank(bm25,{one})"):
-            index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, terms=RunResources())
+            index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, resources=RunResources())
             assert index.search("text of number05", 1)[0].doc_id == "d05"
         assert len(server.requests) == 3, "one index for all"
 
@@ -393,7 +395,7 @@ class TestOffline:
     def test_annotations_that_all_say_nothing_are_no_index(self):
         with pytest.raises(DataError, match="none of the annotations by offline says anything"):
             retrievers.build(
-                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), terms=RunResources()
+                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), resources=RunResources()
             )
 
 
@@ -425,7 +427,7 @@ class TestNames:
     )
     def test_what_cannot_be_is_refused_before_anything_is_built(self, wrong, said):
         with pytest.raises(UsageError, match=re.escape(said)):
-            retrievers.build(wrong, corpus_of(TEXTS), terms=RunResources())
+            retrievers.build(wrong, corpus_of(TEXTS), resources=RunResources())
 
     def test_models_and_lenses_that_there_are_not(self):
         with pytest.raises(UsageError, match="lens: the model 'gpt' names no model"):

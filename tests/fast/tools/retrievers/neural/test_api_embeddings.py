@@ -269,7 +269,7 @@ def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end
     seconds = (
         0.05 if error is RunIncomplete else 30.0
     )  # what is an answer may come late on a slow machine
-    monkeypatch.setattr(embedder._api.terms, "patience", RetryPolicy(first=0.0, call=seconds))
+    monkeypatch.setattr(embedder._api.resources, "patience", RetryPolicy(first=0.0, call=seconds))
     with pytest.raises(error) if error else nullcontext():
         embedder.queries([Search("a query")])
 

@@ -205,10 +205,10 @@ def test_an_exact_score_is_a_sum_in_a_fixed_order_whatever_rows_are_scored_with_
     query = vectors[0]
     whole = exact_scores(vectors, np.arange(3_000), query)
     for row in (0, 1, 1_500):
-        terms = vectors[row].astype(np.float64) * query
+        resources = vectors[row].astype(np.float64) * query
         end = dimension // 4 * 4
-        lanes = [[*terms[lane:end:4]] for lane in range(4)]
-        lanes[0] += [*terms[end:]]
+        lanes = [[*resources[lane:end:4]] for lane in range(4)]
+        lanes[0] += [*resources[end:]]
         a, b, c, d = (sum(lane, 0.0) for lane in lanes)
         alone = exact_scores(vectors, np.array([row]), query)
         assert alone.tolist() == [whole[row]] == [(a + b) + (c + d)]
