@@ -46,7 +46,7 @@ def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     done = len(folder.outcomes)
     before = f", {done} answered before" if done else ""
     asked = ready.environment.queries
-    speed = ready.model.lm.caller.meter.speed
+    speed = ready.model.lm.client.meter.speed
     paced = f"; {ready.model.name} {speed}" if speed.read and speed.write else ""
     print_stderr(f"{ready.environment.task}: {queries(len(asked))}{before}{paced}")
     tell = start_live() if is_terminal(sys.stderr) else PlainProgress(done).tell

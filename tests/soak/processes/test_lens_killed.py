@@ -22,7 +22,7 @@ from sextant.tools import retrievers
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.retrievers.lens import annotators as annotate
 annotate.ModelAnnotator.workers = 1
-retrievers.build(sys.argv[1], CORPUS, Path(sys.argv[2]), terms=RunResources())
+retrievers.build(sys.argv[1], CORPUS, Path(sys.argv[2]), resources=RunResources())
 """
 
 

@@ -58,7 +58,7 @@ from sextant.tools.models.run_resources import RunResources
 from sextant.tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)
-made = [build(spec, corpus, Path(home), terms=RunResources()) for spec in specs]
+made = [build(spec, corpus, Path(home), resources=RunResources()) for spec in specs]
 print(json.dumps([[retriever.search(query, 5) for query in queries] for retriever in made]))
 """
 
