@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sextant import environments
 from sextant.agents import AGENTS
 from sextant.evals.running.request import SYSTEMS, Request, find_program
-from sextant.programs import PROGRAMS
+from sextant.programs import PROGRAMS, list_deviations
 from sextant.tools import plugins
 from sextant.tools.errors import (
     BudgetReached,
@@ -159,11 +159,15 @@ def run_request(
             return evaluate.run_request(request, events.report, opening=opening, start=start)
         if arguments.json:
             return evaluate.run_request(request, opening=opening, start=start)
+        from sextant.evals.run_folder import read_config  # as above
         from sextant.evals.running.progress_display import report  # as above
         from sextant.evals.scoring.score_table import show_scores  # as above
 
         result = evaluate.run_request(request, report, opening=opening, start=start)
-        show_scores(result.json())
+        config = read_config(result.folder)
+        has_candidates = result.json().get("candidates") is not None
+        deviations = list_deviations(config, has_candidates=has_candidates)
+        show_scores(result.json(), deviations=len(deviations))
         return result
 
 

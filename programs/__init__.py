@@ -102,13 +102,17 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
 }
 
 
+DEVIATES = " differs from the paper's: "
+
+
 def describe_deviations(config: Mapping[str, Any], *, has_candidates: bool) -> str:
-    """Say in a line how the program of a run differs from its paper's; "" if it does not, or if
-    the run was imported.
-    """
+    """Say in a line how the program of a run differs from its paper's; "" if it does not."""
+    differing = "; ".join(list_deviations(config, has_candidates=has_candidates))
+    return f"{config['program']}{DEVIATES}{differing}" if differing else ""
+
+
+def list_deviations(config: Mapping[str, Any], *, has_candidates: bool) -> list[str]:
+    """Return how the program of a run differs from its paper's; nothing for an imported run."""
     rows = () if config.get("imported") else DIFFERS.get(config["program"], ())
     setup = deviations.Setup(config, has_candidates)
-    differing = "; ".join(
-        filter(None, (row if isinstance(row, str) else row(setup) for row in rows))
-    )
-    return f"{config['program']} differs from the paper's: {differing}" if differing else ""
+    return [line for row in rows if (line := row if isinstance(row, str) else row(setup))]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.reference_runs import list_bounds
-from sextant.programs import SCHEMES
+from sextant.programs import DEVIATES, SCHEMES
 from sextant.tools import pool_kinds
 from sextant.tools.platform.cli import print_json, print_stdout
 from sextant.tools.platform.number_format import count_of, plural, queries
@@ -28,15 +28,18 @@ BAR = 30
 Scores = JsonMapping
 
 
-def show_scores(scores: Scores, *, as_json: bool = False) -> None:
-    """Print a run's scores, or the partial scores of an unfinished run, on stdout."""
+def show_scores(scores: Scores, *, as_json: bool = False, deviations: int = 0) -> None:
+    """Print a run's scores, or the partial scores of an unfinished run, on stdout.
+
+    A number of `deviations` from the paper's program stands for their list.
+    """
     if as_json:
         print_json(scores, kept="in the run folder")
     else:
-        print_stdout(render_terminal(lay_out_scores(scores)), kept="in the run folder")
+        print_stdout(render_terminal(lay_out_scores(scores, deviations)), kept="in the run folder")
 
 
-def lay_out_scores(scores: JsonMapping) -> list[TextBlock]:
+def lay_out_scores(scores: JsonMapping, deviations: int = 0) -> list[TextBlock]:
     """Lay out a run's scores: the task, the system, metrics, lost documents, bounds, usage."""
     blocks: list[TextBlock] = [*_headings(scores)]
     partial = scores.get("partial", {})
@@ -52,7 +55,13 @@ def lay_out_scores(scores: JsonMapping) -> list[TextBlock]:
     for label, reference in list_bounds(bounds):
         mean = f"{reference['mean']:.4f}"
         blocks.append(f"{label} of {bounds['metric']}: {mean} ({reference['what']})")
-    return [*blocks, *scores.get("notes", []), *_footings(scores)]
+    for note in scores.get("notes", []):
+        program, deviates, _ = note.partition(DEVIATES)
+        if deviations and deviates:
+            count = plural(deviations, "point")
+            note = f"{program} differs from the paper's in {count}, which sextant score RUN lists"
+        blocks.append(note)
+    return [*blocks, *_footings(scores)]
 
 
 def _headings(scores: Scores) -> Iterator[str]:
