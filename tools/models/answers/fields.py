@@ -89,7 +89,8 @@ def _by_markers(names: Mapping[str, str], answer: str) -> FieldValues:
         before, _, line = text[position : marker.start()].rpartition("\n")
         begins_line = not line.strip(_MARKS) and (before or not position)
         name = names.get(plain_name(marker["name"]))
-        is_quoted = line.count('"') % 2 == 1  # in a text of JSON
+        is_quoted = line.count('"') % 2 == 1  # in a text of JSON, or of a Python list
+        is_quoted |= line.endswith("'") and text.startswith("'", marker.end())
         if is_quoted or not (name or begins_line or marker["name"] == "completed"):
             continue
         if current:
