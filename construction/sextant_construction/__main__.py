@@ -103,8 +103,7 @@ def parser() -> CommandParser:
     writing.add_argument(
         "--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME"
     )
-    purpose = "read what links out of the corpus' folder lead to, which is then released"
-    writing.add_argument("--follow-links", action="store_true", help=purpose)
+    _add_follow_links(writing)
     purpose = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
     form = "SECTION.KEY=VALUE"
     writing.add_argument(
@@ -124,8 +123,12 @@ def parser() -> CommandParser:
     running.add_argument(
         "--dry-run", action="store_true", help="say what each stage will take; nothing is sent"
     )
+    running.add_argument(
+        "--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it"
+    )
     purpose = "a trial on N of the documents, in FOLDER/limit-N"
     running.add_argument("--limit", type=positive, metavar="N", help=purpose)
+    _add_follow_links(running)
     purpose = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     running.add_argument(
         "--lm",
@@ -146,6 +149,11 @@ def parser() -> CommandParser:
     for name, (module, purpose) in _ELSEWHERE.items():
         commands.add_parser(name, help=purpose, description=purpose, module=module)
     return command_line
+
+
+def _add_follow_links(sub_command: CommandParser) -> None:
+    help_text = "read what links out of the corpus' folder lead to, which is then released"
+    sub_command.add_argument("--follow-links", action="store_true", help=help_text)
 
 
 def _add_folder(sub_command: CommandParser, do: Command) -> None:
@@ -209,7 +217,10 @@ def run(arguments: argparse.Namespace) -> int:
             )
     plain = models.pop("", None)
     request = cli_options.from_options(SharedRequest, vars(arguments) | {"lm": plain, **_BLANK})
-    options = {name: getattr(arguments, name) for name in ("until", "dry_run", "limit")}
+    options = {
+        name: getattr(arguments, name)
+        for name in ("until", "dry_run", "cassette", "limit", "follow_links")
+    }
     result = running.run(
         arguments.folder,
         request,

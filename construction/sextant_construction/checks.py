@@ -10,11 +10,13 @@ docs/guide/build.md explains the figures.
 
 import random
 import re
+from argparse import ArgumentTypeError
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 from sextant.environments import task_card
 from sextant.environments.base import POOLED, EmptySplit, Environment, Grades
@@ -45,21 +48,25 @@ from sextant.evals.scoring.text_similarity import compare
 from sextant.programs import FLOOR, VERIFIER
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST
 from sextant.tools import retrievers
-from sextant.tools.errors import DataError, UsageError
+from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.models.model_spec import check_key
 from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import add_json_option, print_result
+from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, plural, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
+from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.expressions import Expressions
 from sextant.tools.text import sentences
-from sextant_construction import condition_ladders, llm_judge, recipe, release
+from sextant_construction import condition_ladders, llm_judge, pool_comparison, recipe, release
 from sextant_construction.pipeline import stable_order
 
 NDCG = "nDCG@10"
 WIN = "Win"
 POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 5)
 TOP = 10  # documents of each system that a pool is made of
+PAIRS = 100  # that a second judge grades again
 ALIKE = 0.5  # similarity of queries
 # of a classifier: texts of a kind at most, folds, texts of a kind at least
 TEXTS = 2000
@@ -134,11 +141,20 @@ BOUNDS = {
     "steps": Threshold(
         "records not of one sentence a step", 0, "most", "conditions fail together, or none does"
     ),
+    "foreign": Threshold(
+        "records asked for a number they lack", 0, "most", "a condition contradicts its document"
+    ),
+    "repeated": Threshold(
+        "records with a sentence twice", 0, "most", "where one is changed, the other still stands"
+    ),
     "generator": Threshold(
         "AUC of a classifier of words, length aside",
         0.8,
         "most",
         "their wording gives positives away",
+    ),
+    "kappa": Threshold(
+        "kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"
     ),
 }
 
@@ -151,10 +167,12 @@ class CheckFigure(NamedTuple):
     says: str = ""
     details: Any = None  # its parts, as JSON has them
     floor: bool = False  # whether it may be better than this
+    further: Mapping[str, Any] = {}  # other figures that belong to it
 
-    def json(self) -> JsonObject:
+    def json(self, bounds: Mapping[str, float]) -> JsonObject:
         """Return the figure next to its bound; `fine` is None if that cannot be told."""
-        title, bound, at, wrong = BOUNDS[self.name]
+        title, usual, at, wrong = BOUNDS[self.name]
+        bound = bounds.get(self.name, usual)
         value, low, high = (
             self.value if isinstance(self.value, Interval) else (self.value, None, None)
         )
@@ -177,6 +195,7 @@ class CheckFigure(NamedTuple):
             "fine": fine,
             "says": "; ".join(remarks),
             "found": self.details,
+            **self.further,
         }
 
 
@@ -389,38 +408,61 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
 
 def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
-    """Yield the share of records of ever fewer conditions, as MultiConIR's, that have a wrong step."""
-    steps = condition_ladders.count_steps(subject.environment)
-    wrong = [[doc_id, *counts] for doc_id, counts in steps.items() if {*counts} != {1}]
-    if steps:
-        says = f"{len(wrong)} of {plural(len(steps), 'record')}"
-        yield CheckFigure("steps", len(wrong) / len(steps), says, wrong[:SHOWN])
+    """Yield the defects of records of ever fewer conditions, as MultiConIR's."""
+    rows = condition_ladders.check_ladders(subject.environment)
+    named = {"steps": [row for row in rows if {*row.steps} != {1}]}
+    named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
+    for name, defective in named.items() if rows else ():
+        shown = [[row.doc_id, *getattr(row, name)] for row in defective]
+        yield CheckFigure(
+            name,
+            len(defective) / len(rows),
+            f"{len(defective)} of {plural(len(rows), 'record')}",
+            shown[:SHOWN],
+        )
 
 
 def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how well a classifier of words tells texts of queries that it has not seen, length aside.
 
-    Kinds of text are often told by length alone, which says nothing of their wording. So the
-    classifier gets pairs of texts of both kinds, and of both texts of a pair as many words and
-    pairs of words (`match_lengths`).
+    Kinds of text are often told by length alone, which says nothing of their wording. So the figure is over pairs of
+    texts of both kinds, of each of which as many words and pairs of words are seen (`match_lengths`). The figure over
+    all texts as they are, and the figure of length alone, stand next to it.
     """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
     ordered = stable_order(texts)
     positives, distractors = (
         [text for text in ordered if texts[text][0] is positive] for positive in (True, False)
     )
-    pairs = match_lengths(positives, distractors)[:TEXTS]
-    queries_of_pairs = {texts[text][1] for text, _ in pairs}
-    if len(pairs) < LEAST or len(queries_of_pairs) < FOLDS:
-        few = f"it takes {LEAST} pairs of texts of one length, from {FOLDS} queries"
-        yield CheckFigure("generator", None, few)
+    chosen = [
+        *positives[:TEXTS],
+        *distractors[:TEXTS],
+    ]
+    if not _are_enough([texts[text] for text in chosen]):
+        yield CheckFigure(
+            "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
+        )
         return
-    examples = [texts[text] for pair in pairs for text in pair]
-    words = [ngrams for pair in pairs for ngrams in _show_alike(*pair)]
+    labels = [texts[text] for text in chosen]
+    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], labels)
+    length_alone = _measure_auc(_tell_lengths(), chosen, labels)
+    pairs = match_lengths(positives, distractors)[:TEXTS]
+    matched = [texts[text] for pair in pairs for text in pair]
+    value = None
+    if _are_enough(matched):
+        value = _measure_auc(
+            _tell_words(), [ngrams for pair in pairs for ngrams in _show_alike(*pair)], matched
+        )
     says = "original from spoiled sentences" if subject.compares else "positives from distractors"
-    says += f", {plural(len(pairs), 'pair')}"
+    says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
+    says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
+    further = {
+        "all_texts": all_texts,
+        "length_alone": length_alone,
+        "pairs": len(pairs),
+    }
     counts = [min(len(group), TEXTS) for group in (positives, distractors)]
-    yield CheckFigure("generator", _measure_auc(words, examples), says, counts)
+    yield CheckFigure("generator", value, says, counts, further=further)
 
 
 def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tuple[str, str]]:
@@ -460,21 +502,44 @@ def _list_ngrams(text: str) -> list[str]:
     return words + [f"{first} {second}" for first, second in pairwise(words)]
 
 
+def _are_enough(examples: Sequence[tuple[bool, str]]) -> bool:
+    """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
+    kinds = [
+        [query_id for positive, query_id in examples if positive is label]
+        for label in (True, False)
+    ]
+    return min(map(len, kinds)) >= LEAST and len(set(kinds[0])) >= FOLDS
+
+
 def _measure_auc(
-    texts: Sequence[Sequence[str]], examples: Sequence[tuple[bool, str]]
+    classifier: Any,
+    texts: Sequence[Any],
+    examples: Sequence[tuple[bool, str]],
 ) -> float | None:
-    """Return the mean AUC of a classifier of texts, given as words and pairs of words, over folds;
-    None if a fold has texts of a single kind.
-    """
-    weights = TfidfVectorizer(analyzer=list, sublinear_tf=True)
-    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
+    """Return the mean AUC of a classifier over folds; None if a fold has texts of a single kind."""
     labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
-    classifier = make_pipeline(weights, logistic)
     aucs = cross_val_score(
         classifier, list(texts), labels, groups=groups, cv=folds, scoring="roc_auc"
     )
     return None if np.isnan(aucs).any() else float(aucs.mean())
+
+
+def _tell_words() -> Any:
+    """Return a classifier of texts that are given as lists of words and pairs of words."""
+    weights = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+    return make_pipeline(weights, LogisticRegression(max_iter=1000, class_weight="balanced"))
+
+
+def _tell_lengths() -> Any:
+    """Return a classifier that sees of a text how long it is, in words and characters, and nothing else."""
+    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
+    squares = PolynomialFeatures(2, include_bias=False)  # one kind may be of middling length
+    return make_pipeline(FunctionTransformer(_measure_lengths), StandardScaler(), squares, logistic)
+
+
+def _measure_lengths(texts: Sequence[str]) -> Any:
+    return np.log([[1 + len(_list_ngrams(text)), 1 + len(text)] for text in texts])
 
 
 def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
@@ -527,11 +592,29 @@ def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
     return labels
 
 
+def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
+    """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
+    if subject.compares:
+        return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
+    request = replace(
+        subject.request, program="sextant.programs.llm_tasks.relevance_judge:Judge", lm=spec
+    )
+    runs = [run.path for run in subject.searches.values()]
+    agreement = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
+    return CheckFigure(
+        "kappa", agreement["kappa"], llm_judge.describe_agreement(agreement), agreement
+    )
+
+
 def check_benchmark(
     request: Request,
     names: Sequence[str],
+    judge: str = "",
+    bounds: Mapping[str, float] = {},
 ) -> JsonObject:
-    """Return all figures of a benchmark, as --json prints them."""
+    """Return all figures of a benchmark, as --json prints them; `bounds` are those that differ from
+    the defaults.
+    """
     subject = CheckedBenchmark(request, names)
     kinds = (
         find_ease,
@@ -543,14 +626,16 @@ def check_benchmark(
         find_ladders,
         find_generator,
     )
-    figures = [figure for find_figures in kinds for figure in find_figures(subject)]
+    figures = [figure for find_figures in kinds for figure in find_figures(subject)] + (
+        [find_kappa(subject, judge)] if judge else []
+    )
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
         "queries": len(subject.environment.queries),
         "metric": subject.metric,
         "lm": request.lm,
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
-        "figures": [figure.json() for figure in figures],
+        "figures": [figure.json(bounds) for figure in figures],
     }
 
 
@@ -590,6 +675,16 @@ def render_checks(result: JsonMapping) -> str:
     )
 
 
+def _bound(text: str) -> tuple[str, float]:
+    """An argument type: NAME=X, a bound of a figure."""
+    name, value = cli_options.parse_name_value(text)
+    if name not in BOUNDS:
+        raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
+    with suppress(ValueError):
+        return name, float(value)
+    raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
+
+
 def add_options(parser: Any) -> None:
     """Add the options of `check` to a command line."""
     add = parser.add_argument
@@ -600,7 +695,27 @@ def add_options(parser: Any) -> None:
         metavar="SPECS",
         help="systems to look with beside BM25, e.g. dense",
     )
+    add(
+        "--judge",
+        default="",
+        metavar="SPEC",
+        help=f"a second judge, who grades {PAIRS} judged pairs again",
+    )
+    usual = ", ".join(f"{name}={threshold.value:g}" for name, threshold in BOUNDS.items())
+    add(
+        "--bound",
+        type=_bound,
+        action="append",
+        default=[],
+        metavar="NAME=X",
+        help=f"in place of {usual}; repeatable",
+    )
     add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
+    add(
+        "--pools",
+        action="store_true",
+        help="only make its pools again, by BM25 and --retrievers, and compare them",
+    )
     add_json_option(parser)
     cli_options.add_options(parser, Request, without=WITHOUT)
 
@@ -622,13 +737,19 @@ def command(arguments: Any) -> int:
     expressions = ("bm25", *Expressions(arguments.retrievers).each())
     specs = [retrievers.canonicalize(text) for text in expressions]
     names = list(dict.fromkeys(map(str, specs)))
-    check_prices(request, [request.lm], specs)
+    judges = [arguments.judge] if arguments.judge else []
+    check_prices(request, [request.lm, *judges], specs)
+    if judges and not (arguments.pools or arguments.dry_run):
+        check_key(arguments.judge, request.headers)
+    if arguments.pools:
+        _print_pools(request, names, as_json=arguments.json)
+        return 0
     if arguments.dry_run:
         forecast = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
         print_result(forecast, cost_estimate.render_estimate, as_json=arguments.json)
         return 0
     broken = _find_broken(request, folder if built else None)
-    result = check_benchmark(request, names)
+    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound))
     print_result(result | {"broken": broken}, render_checks, as_json=arguments.json)
     return DataError.exit_code if broken else 0
 
@@ -642,3 +763,21 @@ def _find_broken(request: Request, folder: Path | None) -> list[str]:
     has_recipe = (folder / recipe.FILE).exists()
     hooks = [condition_ladders.find_broken] if has_recipe else []
     return release.check_release(folder, hooks)
+
+
+def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> None:
+    """Print the comparison of the released pools with pools made again."""
+    environment = evaluate.load_task(request)[1]
+    resources = evaluate.make_resources(request)
+    searchers = {}
+    for name in names:
+        with announced(f"opening {name}"):
+            searchers[name] = retrievers.build(
+                name,
+                environment.documents,
+                sextant_home(),
+                resources=resources,
+            )
+    rows = pool_comparison.compare_pools(environment, searchers)
+    render = partial(pool_comparison.render_pool_comparison, environment)
+    print_result(rows, render, as_json=as_json)

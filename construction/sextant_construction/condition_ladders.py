@@ -1,56 +1,120 @@
 """Records of documents that meet ever fewer conditions, MultiConIR's or the user's: their
-steps.
+defects, and padding.
 
 Sentences are told apart by `sextant.tools.text.sentences`; a sentence with an abbreviation in it may count
 as two. The recipe that makes them is in recipes/conditions.py.
 """
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import NamedTuple
 
 from sextant.environments.base import Environment
 from sextant.tools.text import sentences
 
+_LEADING = re.compile(r"(?<!\S)\(?\d{1,2}[.):](?=\s)")  # what numbers the conditions of a list
+# What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et
+# al. 2023).
+FILLER = sentences("""
+The clock on the wall is round. Some days are longer than others. A cup stands next to the lamp.
+There is a road and it goes on. Grey is a colour between two others. The door was open and then it was not.
+Water runs downhill. One chair is as good as the next. It is neither early nor late.
+Somewhere a window is being closed. The grass by the fence is short. And so it goes from here to there.
+""")
 
-def count_steps(environment: Environment) -> dict[str, list[int]]:
-    """Return for each record, by its document that meets all conditions, the number of sentences in
-    which the documents of each comparison differ.
+
+class LadderDefects(NamedTuple):
+    """The defects of a record: a document that meets all conditions, and documents compared with it."""
+
+    doc_id: str
+    steps: Sequence[int]  # of each comparison: sentences in which its documents differ
+    foreign: Sequence[str]  # numbers that a query asks for, and the document does not have
+    repeated: Sequence[
+        str
+    ]  # sentences that it has twice, and no other record has: those are padding
+
+
+def check_ladders(environment: Environment) -> list[LadderDefects]:
+    """Look at every record of a task that compares documents, lengthened or not.
+
+    A number that the document has anywhere, or in a larger number (11 in 11,500), is fine: a
+    contradiction of its sentence is counted from below.
     """
     steps = defaultdict[str, dict[tuple[str, str], int]](dict)
-    for comparisons in environment.comparisons.values():
-        wins = []
-        for comparison in comparisons:
-            if comparison.label.startswith("Win"):
-                wins.append(comparison)
-        for comparison in wins:
-            steps[wins[0].better][comparison[1:]] = count_different_sentences(
-                environment.documents[comparison.better].text,
-                environment.documents[comparison.worse].text,
-            )
-    return {doc_id: list(counts.values()) for doc_id, counts in steps.items()}
+    missing_numbers = defaultdict[str, dict[str, None]](dict)
+    texts = environment.documents
+    for query in environment.queries:
+        comparisons = environment.comparisons.get(query.query_id, ())
+        if pairs := [
+            (comparison.better, comparison.worse)
+            for comparison in comparisons
+            if comparison.label.startswith("Win")
+        ]:
+            first = pairs[0][0]
+            steps[first] |= {
+                pair: count_different_sentences(*(texts[doc_id].text for doc_id in pair))
+                for pair in pairs
+            }
+            numbers = {
+                *_numbers(texts[first].text),
+                *re.findall(r"\d+", texts[first].text),
+            }
+            missing_numbers[first] |= {
+                number: None
+                for number in _numbers(_LEADING.sub(" ", query.text))
+                if number not in numbers
+            }
+    records = Counter(sentence for first in steps for sentence in {*sentences(texts[first].text)})
+    repeated = {
+        first: [
+            sentence for sentence in repeated_sentences(texts[first].text) if records[sentence] == 1
+        ]
+        for first in steps
+    }
+    return [
+        LadderDefects(first, [*differences.values()], [*missing_numbers[first]], repeated[first])
+        for first, differences in steps.items()
+    ]
 
 
 def find_broken(environment: Environment) -> Iterator[str]:
     """Yield the records of a built benchmark that are no ladders."""
-    for doc_id, steps in count_steps(environment).items():
-        if {*steps} != {1}:
-            yield f"the documents compared with {doc_id!r} do not differ by one sentence at a time"
+    for row in check_ladders(environment):
+        if {*row.steps} != {1}:
+            yield f"the documents compared with {row.doc_id!r} do not differ by one sentence at a time"
+
+
+def _numbers(text: str) -> dict[str, None]:
+    return dict.fromkeys(number.replace(",", "") for number in re.findall(r"\d+(?:[.,]\d+)*", text))
 
 
 def count_different_sentences(first: str, second: str) -> int:
     """Return in how many sentences two texts differ; a replaced sentence counts once."""
     mine = {*sentences(first)}
     theirs = {*sentences(second)}
-    removed = mine - theirs
-    added = theirs - mine
-    return max(len(removed), len(added))
+    return max(len(mine - theirs), len(theirs - mine))
 
 
 def repeated_sentences(text: str) -> list[str]:
     """Return the sentences that stand in a text more than once."""
-    counts = Counter(sentences(text))
-    repeated = []
-    for sentence, times in counts.items():
-        if times > 1:
-            repeated.append(sentence)
-    return repeated
+    return [sentence for sentence, times in Counter(sentences(text)).items() if times > 1]
+
+
+def pad_with_filler(text: str, words: int) -> str:
+    """Return `text` with filler spread evenly between its sentences, to at least `words` words; never shortened.
+
+    Every sentence stays whole, and in order. Texts with as many sentences and words get the same padding.
+    """
+    if (missing := words - len(text.split())) <= 0:
+        return text
+    padded = sentences(text)
+    filler = []
+    endless = cycle(FILLER)
+    while missing > 0:
+        filler.append(next(endless))
+        missing -= len(filler[-1].split())
+    for number, sentence in enumerate(filler, start=1):
+        padded[(number * len(padded) - 1) // len(filler)] += f" {sentence}"
+    return " ".join(padded)

@@ -9,8 +9,8 @@ what counts as known:
 title    a query if a guess is the title of a wanted document, or nearly. A document if its title is guessed from
          its text; it is taken out as well, and so are queries that want no other. A title is apart from the text
 mask     a query if a guess and a wanted document share a run of five words that the query does not have
-text     a query if people say that its guess nearest to a wanted document is the same; `answer` is the same for
-         questions
+text     a query if people say that its guess nearest to a wanted document is the same, or else a judge, from a
+         cosine of `SAME_COSINE` on; `answer` is the same for questions
 
 Guesses are kept next to the runs, and the same command goes on with them.
 """
@@ -32,13 +32,15 @@ from sextant.evals.running.resolve import check_prices
 from sextant.evals.scoring.scored_run import JUDGED
 from sextant.programs.base import Program
 from sextant.programs.closed_book import ClosedBook, longest_run
+from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from sextant.tools import retrievers
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError
+from sextant.tools.models.model_spec import check_key
 from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import add_json_option, positive, print_result
 from sextant.tools.platform.files import InputFilePath, sextant_home
-from sextant.tools.platform.number_format import number, plural, queries
+from sextant.tools.platform.number_format import plural, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.records import Document, Hit, JsonMapping, JsonObject, Query, Submission
 from sextant.tools.retrievers.base import NullRetriever, Search
@@ -60,6 +62,7 @@ QUERY = "query/"  # of ids: a query for which documents are guessed
 DOCUMENT = "document/"  # of ids: a document of which the title is guessed
 ENCODER = "dense"  # by which guesses are compared, without --retriever
 NEARLY = 0.9  # of two titles: how much is common of the letters of their words, put in order
+SAME_COSINE = 0.9
 # What a guess is beside the wanted document, as on the sheet for people -> its category in BIRCO's
 # Table 3.
 CATEGORIES = {"same": "0: agrees", "other": "1: another, and right", "worse": "2: not as good"}
@@ -136,8 +139,10 @@ class ContaminationTest:
         )
         self.titled = [document.doc_id for document in chosen if document.title]
 
-    def stage(self, program: MemoryTest) -> ModelStage:
-        """Return the stage that asks the model about this task, in a folder next to its runs."""
+    def stage(
+        self, role: str, program: MemoryTest | Judge, documents: Corpus, lm: str
+    ) -> ModelStage:
+        """Return the stage that asks a model about this task, in a folder next to its runs."""
         config = {
             "task": self.environment.task,
             "data_fingerprint": self.environment.fingerprint,
@@ -145,13 +150,14 @@ class ContaminationTest:
             "files": hash_input_files({"works": self.works}),
         }
         run_path = run_folder.run_path(
-            self.request.runs, config | {"program": "guess", "lm": {"name": self.request.lm}}
+            self.request.runs, config | {"program": role, "lm": {"name": lm}}
         )
         request = replace(
-            self.request, program=f"{type(program).__module__}:{type(program).__name__}"
+            self.request, program=f"{type(program).__module__}:{type(program).__name__}", lm=lm
         )
-        folder = run_path.with_name(f"{JUDGED}by-heart-guess")
-        return ModelStage(program, self.texts, folder, config, request)
+        return ModelStage(
+            program, documents, run_path.with_name(f"{JUDGED}by-heart-{role}"), config, request
+        )
 
     def guess(self) -> tuple[ModelStage, dict[Query, list[str]]]:
         """Return the stage that guesses, and its inputs (queries, titled texts) -> the wanted documents."""
@@ -164,9 +170,8 @@ class ContaminationTest:
             for key, query in self.queries.items()
         ]
         titles = {Query(f"{DOCUMENT}{key}", self.texts[key].text): [key] for key in self.titled}
-        return self.stage(program), dict(
-            zip(query_inputs, self.wanted.values(), strict=True)
-        ) | titles
+        stage = self.stage("guess", program, self.texts, self.request.lm)
+        return stage, dict(zip(query_inputs, self.wanted.values(), strict=True)) | titles
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
@@ -189,7 +194,39 @@ class ContaminationTest:
                 nearest[query_id] = max(best, key=lambda pair: pair[1].score)
         return nearest
 
-    def ask_people(self, out: Path, nearest: Nearest) -> dict[str, str]:
+    def judge(self, lm: str, nearest: Nearest) -> dict[str, str]:
+        """Return a judge's verdicts on guesses; it grades each next to the wanted document of its query."""
+        guess_documents = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
+        documents = Corpus(
+            [
+                *guess_documents,
+                *{hit.doc_id: self.gold[hit.doc_id] for _, hit in nearest.values()}.values(),
+            ]
+        )
+        program = Judge(
+            Toolbox(documents, NullRetriever()), lens=self.environment.hints.get("lens", "")
+        )
+        program.examples = {key: [hit.doc_id] for key, (_, hit) in nearest.items()}
+        pools = {
+            key: frozenset([f"guess of {key}", hit.doc_id]) for key, (_, hit) in nearest.items()
+        }
+        with self.stage("grade", program, documents, lm).open() as ask:
+            outcomes = ask(
+                [replace(self.queries[key], candidates=pool) for key, pool in pools.items()]
+            )
+        verdicts = {}
+        for key, (_, hit) in nearest.items():
+            if grades := outcomes[key].get("scores"):
+                right = "same" if hit.score >= SAME_COSINE else "other"
+                verdicts[key] = right if grades[0] == HIGHEST else "worse"
+        return verdicts
+
+    def ask_people(
+        self,
+        out: Path,
+        nearest: Nearest,
+        judged: Mapping[str, str],
+    ) -> dict[str, str]:
         """Offer guesses to people in `out`, and return their answers."""
         items = {}
         for key, (text, hit) in nearest.items():
@@ -198,7 +235,7 @@ class ContaminationTest:
                 "by heart": text,
                 "the task's": self.gold[hit.doc_id].text,
             }
-            items[key] = human_review.Item(list(shown.items()))
+            items[key] = human_review.Item(list(shown.items()), judged.get(key))
         human_review.offer(out, "contamination", items.values())
         answers = human_review.answers(out)
         names = {key: human_review.identify("contamination", item) for key, item in items.items()}
@@ -283,7 +320,7 @@ def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     return f"the title of {wanted.doc_id}" if title and not copied and alike >= NEARLY else ""
 
 
-def measure(trial: ContaminationTest, out: Path | None, *, dry_run: bool) -> JsonObject:
+def measure(trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool) -> JsonObject:
     """Return the known part of a task, as --json prints it; write the task without it to `out`."""
     stage, wanted_of = trial.guess()
     if dry_run:
@@ -304,7 +341,8 @@ def measure(trial: ContaminationTest, out: Path | None, *, dry_run: bool) -> Jso
         verdicts = {key: "same" for key in trial.queries if f"{QUERY}{key}" in removed}
     else:
         nearest = trial.find_nearest(guesses)
-        verdicts = trial.ask_people(out, nearest) if out else {}
+        verdicts = trial.judge(judge, nearest) if judge else {}
+        verdicts |= trial.ask_people(out, nearest, verdicts) if out else {}
         removed = {
             f"{QUERY}{key}": f"the same as {nearest[key][1].doc_id}"
             for key, verdict in verdicts.items()
@@ -361,28 +399,48 @@ def render_contamination(result: JsonMapping) -> str:
     removed = result["removed"]
     documents = sum(name.startswith(DOCUMENT) for name in removed)
     unanswerable = sum(reason == WANTED_DOCUMENTS_REMOVED for reason in removed.values())
-    known = len(removed) - documents - unanswerable
     rows = [
-        (f"queries that a guess gives away ({result['kind']})", known, query_count),
-        ("documents whose title is guessed from their text", documents, result["documents"]),
-        ("queries that want only such documents", unanswerable, query_count),
+        (
+            f"queries that a guess gives away ({result['kind']})",
+            len(removed) - documents - unanswerable,
+            query_count,
+        )
     ]
-    for key, count in result["categories"].items():
-        rows.append((f"Table 3, category {CATEGORIES[key]}", count, query_count))
+    rows += [("documents whose title is guessed from their text", documents, result["documents"])]
+    rows += [("queries that want only such documents", unanswerable, query_count)]
+    rows += [
+        (
+            f"Table 3, category {CATEGORIES[key]}",
+            count,
+            query_count,
+        )
+        for key, count in result["categories"].items()
+    ]
     cells = [
-        [name, f"{count:,}", f"{total:,}", number(count / total if total else None, "{:.1%}", "-")]
+        [
+            name,
+            f"{count:,}",
+            f"{total:,}",
+            f"{count / total:.1%}" if total else "-",
+        ]
         for name, count, total in rows
     ]
-    lines: list[str | ResultTable] = [
+    lines = [
         f"{describe_task(dict(result))}  {queries(query_count)}",
         f"what is known by heart to {model_name(result['lm'])}",
     ]
-    if result["failed"]:
-        lines.append(f"{result['failed']} without a usable guess count as not known")
-    lines.append(ResultTable("", ["", "number", "of", "share"], cells))
-    if result["out"]:
-        lines.append(f"the task without them: {result['out']}/release")
-    return render_terminal([*lines, f"guesses: {result['guesses']}"])
+    lines += [f"{result['failed']} without a usable guess count as not known"] * bool(
+        result["failed"]
+    )
+    written = [f"the task without them: {result['out']}/release"] if result["out"] else []
+    return render_terminal(
+        [
+            *lines,
+            ResultTable("", ["", "number", "of", "share"], cells),
+            *written,
+            f"guesses: {result['guesses']}",
+        ]
+    )
 
 
 def add_options(parser: Any) -> None:
@@ -402,6 +460,12 @@ def add_options(parser: Any) -> None:
     )
     add("--sample", type=positive, metavar="N", help="only measure, on N queries")
     add(
+        "--judge",
+        default="",
+        metavar="SPEC",
+        help="a model that says of texts and answers whether they are the same",
+    )
+    add(
         "--out",
         type=Path,
         metavar="FOLDER",
@@ -420,8 +484,18 @@ def command(arguments: Any) -> int:
         raise UsageError("--sample only measures; leave it out to write the task")
     fixed = {"program": "sextant.programs.closed_book:ClosedBook", "split": "all"}
     request = cli_options.from_options(Request, vars(arguments) | fixed)
-    check_prices(request, [request.lm], [retrievers.canonicalize(request.retriever or ENCODER)])
+    judges = [arguments.judge] if arguments.judge else []
+    check_prices(
+        request, [request.lm, *judges], [retrievers.canonicalize(request.retriever or ENCODER)]
+    )
+    if judges and not arguments.dry_run:
+        check_key(arguments.judge, request.headers)
     trial = ContaminationTest(request, arguments.kind, arguments.sample, arguments.works)
-    result = measure(trial, arguments.out, dry_run=arguments.dry_run)
+    result = measure(
+        trial,
+        arguments.judge,
+        arguments.out,
+        dry_run=arguments.dry_run,
+    )
     print_result(result, render_contamination, as_json=arguments.json)
     return 7 if result.get("failed") else 0

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
@@ -121,6 +122,7 @@ SHEETS = {
         bar={"model agreement": 0.95},
     ),
     "contamination": ReviewSheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
+    "transfer": ReviewSheet("Is the old passage contained in the new one?", {"yes": "", "no": ""}),
 }
 
 
@@ -416,19 +418,26 @@ def _measure(
 
 def describe(folder: Path) -> str:
     """Say in a line who has checked the benchmark, for the head of its card."""
-    try:
+    with suppress(UsageError):  # nothing is offered
         sheets, below = measure_agreement(folder).values()
-    except UsageError:  # nothing is offered
-        return NOBODY
-    people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
-    if not people:
-        return NOBODY
-    judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
-    head = f"Checked by {plural(len(people), 'person', 'people')}: {judgements}"
-    for name, sheet in sheets.items():
-        if interval := sheet.get("model kappa"):
-            head += f"; {name}: kappa {_cell(interval)}"
-    return "".join(f"{line}. " for line in (head, *below)).strip()
+        people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
+        judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
+        kappa = "".join(
+            f"; {name}: kappa {_cell(interval)}"
+            for name in sheets
+            if (interval := sheets[name].get("model kappa"))
+        )
+        if people:
+            return (
+                ". ".join(
+                    [
+                        f"Checked by {plural(len(people), 'person', 'people')}: {judgements}{kappa}",
+                        *below,
+                    ]
+                )
+                + "."
+            )
+    return NOBODY
 
 
 def _list_undefined(sheets: Mapping[str, JsonMapping]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -33,9 +33,10 @@ from sextant.tools.records import Document
 from sextant.tools.text import message_text
 from sextant_construction import documents as sources
 from sextant_construction import text_cleaning as cleaning
+from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.pages import need
 from sextant_construction.documents.readers import Limits
-from sextant_construction.documents.xml_records import XmlPaths
+from sextant_construction.row_joining import JoinColumns, Row, join_rows
 from sextant_construction.text_cleaning import CleanSettings, clean_text, compile_pattern
 from sextant_construction.types import BuildSource
 
@@ -44,6 +45,7 @@ TASK = "task:"
 DROPPED = (
     "dropped.jsonl"  # beside the documents: a line [id, reason, evidence] for each that is left out
 )
+_NAMED = 5  # files in a message
 _CONVERSATIONS = (
     "conversation",
     "conversations",
@@ -65,7 +67,7 @@ class CorpusSettings:
     )
     form: Annotated[
         str,
-        "table, text, markdown, html, pdf, docx or xml; empty: as the files' names say",
+        "table, text, markdown, html, pdf, docx, wikitext or xml; empty: as the files' names say",
     ] = ""
     id: Annotated[str, "column of the id; empty: a usual one, or else a digest of the text"] = ""
     text: Annotated[
@@ -75,10 +77,21 @@ class CorpusSettings:
     group: Annotated[
         str, "column of what a document is part of: its post, debate, record or author"
     ] = ""
+    join: Annotated[
+        str, "column whose rows of one value become a document; empty: a row is a document"
+    ] = ""
+    headings: Annotated[
+        tuple[str, ...], "join: columns of the headings above a row's text, from the top"
+    ] = ()
+    heading_mark: Annotated[
+        str, "join: what stands between headings in a column; empty: a column has one"
+    ] = ""
     private: Annotated[
         tuple[str, ...], "columns that are kept beside the build, and never released"
     ] = ()
-    record: Annotated[str, "of XML: element that is a document; empty: a file is one"] = ""
+    record: Annotated[
+        str, "of XML: element that is a document; empty: a file is one (of a wiki's dump, a page)"
+    ] = ""
     sections: Annotated[dict[str, str], "of XML: path by heading; none: all text"] = field(
         default_factory=dict
     )
@@ -88,7 +101,7 @@ class CorpusSettings:
     pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
     sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
     file_seconds: Annotated[
-        int, "of HTML, PDF, Word: seconds of a core that a document may take to read"
+        int, "of HTML, XML, wikitext, PDF: seconds of a core that a document may take to read"
     ] = 60
     file_memory: Annotated[
         int, "MiB of memory that it may take; over a limit, it is left out and named"
@@ -235,6 +248,7 @@ class _Ingestion:
             self.files = sources.list_files(
                 self.root, corpus.form, follow_links=corpus.follow_links
             )
+        self.over_limits = list[str]()  # files that are left out, with the limit
         self._dropped: TextIO | None = None  # once the folder is there
         self.wanted = compile_pattern(corpus.pattern)
         self.classify = need("py3langid", "languages").classify if corpus.language else None
@@ -275,10 +289,18 @@ class _Ingestion:
             store(self._cut(read, chosen), folder / "documents")
             shutil.rmtree(raw)
         documents = StoredCorpus(folder / "documents")
-        warnings = list(filter(None, [sources.say_links(self.files.left_out)]))
+        said = (sources.say_links(self.files.left_out), self._say_over_limits())
+        warnings = list(filter(None, said))
         if not documents:
-            nothing = f"no document of {self.corpus.path} is left: {json.dumps(self.counts)}"
-            raise DataError("; ".join([nothing, *warnings]))
+            left_out = json.dumps(self.counts)
+            raise DataError(
+                "; ".join(
+                    [
+                        f"no document of {self.corpus.path} is left: {left_out}",
+                        *warnings,
+                    ]
+                )
+            )
         facts = {
             "group": {
                 doc_id: group for doc_id, group in self.groups.items() if doc_id in documents
@@ -296,6 +318,21 @@ class _Ingestion:
         self.counts[reason] += 1
         assert self._dropped
         self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
+
+    def _leave_file(self, name: str, reason: str, evidence: str) -> None:
+        """Note a file that is over a limit."""
+        self._leave(name, reason, evidence)
+        self.over_limits.append(f"{name} ({evidence})" if evidence else name)
+
+    def _say_over_limits(self) -> str:
+        """Return in a line which files, or documents of files, were over a limit; "" if none was."""
+        if not self.over_limits:
+            return ""
+        named = ", ".join(self.over_limits[:_NAMED]) + (
+            ", ..." if len(self.over_limits) > _NAMED else ""
+        )
+        count = plural(len(self.over_limits), "file or document is", "files or documents are")
+        return f"{count} left out, damaged or over corpus.file_seconds, file_memory or file_text: {named}"
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""
@@ -365,6 +402,7 @@ class _Ingestion:
             raise UsageError(
                 "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
             )
+        columns = (*columns, names.join, *names.headings)
         fields = tuple(column for column in columns if column)
         record = XmlPaths(names.record, names.sections, fields)
         rows = sources.read(
@@ -373,10 +411,27 @@ class _Ingestion:
             names.form,
             record,
             limits,
-            self._leave,
+            self._leave_file,
         )
+        if names.join:
+            rows = self._join(rows)
         for location, row in rows:
             yield self._parse(location, row)
+
+    def _join(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the documents that rows become together."""
+        names = self.corpus
+        if names.private:
+            raise UsageError("corpus.join goes with no corpus.private: name one of them")
+        columns = JoinColumns(
+            names.join,
+            names.text or collections.TEXTS[0],
+            names.title or "title",
+            names.headings,
+            names.heading_mark,
+        )
+        id_column = names.id or collections.IDS[0]
+        return join_rows(rows, columns, id_column)
 
     def _parse(self, location: str, row: dict[str, Any]) -> CorpusRow:
         """Return a row of a file by the columns that the recipe names, or the usual columns."""

@@ -26,6 +26,7 @@ from sextant.evals.running.runner import QueryHooks
 from sextant.tools import code_digest, retrievers
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
+from sextant.tools.models.storage.cassette import Cassette
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import Progress, print_stderr
 from sextant.tools.records import (
@@ -83,6 +84,7 @@ class BuildPipeline:
         requests: Mapping[str, SharedRequest],
         *,
         ahead: bool = False,
+        cassette: Path | None = None,
     ) -> None:
         """`requests` are by role of stages/stage_program.py, or by stage.
 
@@ -97,6 +99,8 @@ class BuildPipeline:
         self.funnel = dict[str, FunnelRow]()
         self.forecasts = list[JsonObject]()
         self._requests = requests
+        self._file = cassette
+        self._cassette: Cassette | None = None
         possible = len(source.documents) // max(1, recipe.limits.min_positives)
         self.most_queries = min(recipe.limits.queries, possible)
         self.certain = True  # whether a dry run knows the units of a stage
@@ -112,6 +116,10 @@ class BuildPipeline:
 
     def __enter__(self) -> "BuildPipeline":
         if not self.ahead:
+            sends = any(request.lm != "offline" for request in self._requests.values())
+            self._cassette = (
+                Cassette(self._file, self._resources, sends=sends) if self._file else None
+            )
             self._resources.open(self.folder, self.folder)
             dropped = run_folder.writing(self.folder / "dropped.jsonl")
             self._dropped_files.append(self._held.enter_context(dropped))
@@ -122,6 +130,8 @@ class BuildPipeline:
         self._held.close()
         self._resources.settle()
         if not self.ahead:
+            if self._cassette:
+                self._cassette.record(complete=problem[0] is None and not self.until)
             rows = [self._count_calls(row)._asdict() for row in self.funnel.values()]
             run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
 
@@ -179,7 +189,7 @@ class BuildPipeline:
         dropped = dict(sorted(self._dropped[stage].items()))
         self.funnel[stage] = FunnelRow(stage, went_in, came_out, dropped, {})
         reasons = "".join(f", {count:,} {reason}" for reason, count in dropped.items())
-        if not (self.ahead and self.forecasts):
+        if not self.ahead:
             print_stderr(f"{stage}: {went_in:,} in, {came_out:,} out{reasons}")
 
     def review(

@@ -2,8 +2,8 @@
 retrievers.
 
 OBLIQ-Bench, appendix D: after queries are written, only pairs with the highest grade stay; then the
-first documents of several systems are judged, next to known documents to be as strict by. People
-review grades in human_review.py.
+first documents of several systems are judged, next to known documents to be as strict by. Pools are
+compared in pool_comparison.py, and people review grades in human_review.py.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ SHOWN = 3  # relevant documents, and others, that people see beside a query
 SHEETS = {
     "rejudge": "gold",
     "unique": "gold",
+    "aspects": "gold",
     "judge": "pooled",
 }
 

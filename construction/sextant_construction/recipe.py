@@ -45,10 +45,12 @@ DIFFERS = {
     "and passages that are like its own are graded",
     "external": "distractors match the lengths of the authors' texts in 20 bins, and no author is "
     "in dev and in test",
+    "adapt": "of wikitext's templates infoboxes alone are read",
     "conditions": "a query with k conditions is the first k of the one with all; a judge checks "
     "every condition and every changed sentence; conditions fail from the last to the first",
     "pool": "candidates are those of the recipe's retrievers in place of BM25 and ada-002, 50 "
-    "everywhere; facets are listed and not judged; no objective is tried",
+    "everywhere; queries of which no document meets every facet stay; a judge, not a person, tries "
+    "objectives",
 }
 
 

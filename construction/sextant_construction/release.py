@@ -445,14 +445,21 @@ def check_release(
         base.validate_environment(environment)
     except DataError as error:
         problems.append(str(error))
-    if environment.unjudged:
-        problems.append(f"no judgement for {plural(len(environment.unjudged), 'query', 'queries')}")
+    problems += _find_unjudged(release, environment)
     problems += _find_unknown_documents(environment)
     problems += _find_shared(environment)
     for hook in hooks:
         problems += hook(environment)
     problems += _find_leaks(folder, environment.documents)
     return problems
+
+
+def _find_unjudged(release: Path, environment: Environment) -> Iterator[str]:
+    """Yield how many queries have no judgement, if there are any."""
+    rows = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
+    unjudged = rows - len(environment.queries)
+    if unjudged:
+        yield f"no judgement for {plural(unjudged, 'query', 'queries')}"
 
 
 def _find_unknown_documents(environment: Environment) -> Iterator[str]:
@@ -491,7 +498,7 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     """Yield the places of a release that tell private texts.
 
     A text is known by 8 words in a row, or in full if it is shorter. A word, or 8, that a document
-    says by itself is not private; ingest.py warns of a document whose own text has all of it.
+    says by itself is not private; a document whose own text has all of it is named.
     """
     private = folder / PRIVATE
     if not private.exists():
@@ -507,9 +514,13 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
 
     leaks = {}
     for _, row in tables.read_objects(private, "_id"):
+        document = documents.get(row["_id"])
+        public = f" {' '.join(tokens(indexed_text(document)))} " if document else ""
         for field, text in row["fields"].items():
             words = tokens(text)
             subject = f"private {field} of {row['_id']!r}"
+            if len(words) > 1 and f" {' '.join(words)} " in public:
+                yield f"corpus.jsonl: {subject} is in its text"
             width = min(RUN, len(words))
             location_of = locations(width)
             for run in ngrams(words, width):

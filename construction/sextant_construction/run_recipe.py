@@ -43,7 +43,9 @@ def run(
     *,
     until: str = "",
     dry_run: bool = False,
+    cassette: Path | None = None,
     limit: int | None = None,
+    follow_links: bool = False,
 ) -> Result:
     """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
 
@@ -51,6 +53,8 @@ def run(
     SextantError if the benchmark cannot be finished; answers so far are kept.
     """
     name, parameters = recipe.read_recipe(folder)
+    if follow_links:
+        parameters = replace(parameters, corpus=replace(parameters.corpus, follow_links=True))
     lms = _choose_models(parameters, named, request)
     if until and until not in (INGEST, *STAGES):
         raise UnknownName("stage", until, (INGEST, *STAGES))
@@ -61,7 +65,7 @@ def run(
         files.mkdir_private(folder)
     check_prices(request, lms.values(), _list_retrievers(parameters))
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
-    if not dry_run:
+    if not (dry_run or cassette):
         _check_keys(requests)
     label = plugins.display_name(name)
     differs = recipe.describe_differences(name)
@@ -80,6 +84,7 @@ def run(
             source,
             requests,
             ahead=dry_run,
+            cassette=cassette,
         )
         with pipeline as build:
             build.until = until

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from rensa import RMinHash, RMinHashLSH
 
+from sextant.environments.readers.files import abbreviate
 from sextant.tools.corpus import Corpus, digest_text
-from sextant.tools.errors import UsageError
+from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document
@@ -44,7 +45,9 @@ class CleanSettings:
     duplicates.
     """
 
-    urls: Annotated[Literal["keep", "strip"], "addresses of web pages: keep, strip"] = "keep"
+    urls: Annotated[
+        Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"
+    ] = "keep"
     bylines: Annotated[
         tuple[str, ...], "regular expressions, ^ and $ at line ends: what they find is cut"
     ] = ()
@@ -75,12 +78,21 @@ def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = (
     if boilerplate:
         text = "\n".join(line for line in text.split("\n") if digest_line(line) not in boilerplate)
     if clean.urls != "keep":
-        text = _URL.sub("", _LINK.sub(r"\1", text))
+        domain = clean.urls == "domain"
+        text = _LINK.sub(r"\1 \2" if domain else r"\1", text)
+        text = _URL.sub(lambda match: match[1] if domain else "", text)
     return text if text == before else re.sub(r"\n\s*\n", "\n\n", text).strip()
 
 
 def replace_spans(text: str, spans: Mapping[str, str]) -> str:
-    """Return `text` with each of `spans` replaced by its type, in brackets: "[name]"; the longest first."""
+    """Return `text` with each of `spans` replaced by its type, in brackets: "[name]"; the longest first.
+
+    DataError for a span that is empty or does not stand in the text.
+    """
+    if strange := [span for span in spans if not span.strip() or span not in text]:
+        raise DataError(
+            f"{abbreviate(strange[0])} does not stand in the text, so it cannot be replaced"
+        )
     longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))
     return re.sub(longest, lambda match: f"[{spans[match[0]]}]", text) if spans else text
 

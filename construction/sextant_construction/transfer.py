@@ -1,15 +1,16 @@
 """Carry statements of a task about its documents over to the documents that a build made of them.
 
 A build cuts documents, gives them other ids (clean.hash_ids) and leaves some out. So whatever names
-a document of the task goes through here: judgements, masks and pools.
+a document of the task goes through here: judgements, masks, pools and comparisons.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+from sextant.environments.base import Comparison, Environment
 from sextant.tools.records import Query
 from sextant_construction.ingest import digest_id, origin_of
 from sextant_construction.pipeline import BuildPipeline
@@ -17,6 +18,7 @@ from sextant_construction.pipeline import BuildPipeline
 Carry = Callable[
     [str], Collection[str]
 ]  # a document of the task -> the documents of the build that were made of it
+Comparisons = Mapping[str, Sequence[Comparison]]  # by query id
 
 
 class Unit(NamedTuple):
@@ -78,3 +80,51 @@ def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> lis
             pool = frozenset(chain.from_iterable(map(ranked, pool)))
         carried.append(replace(query, excluded=excluded, candidates=pool))
     return carried
+
+
+def carry_comparisons(
+    build: BuildPipeline, stage: str, comparisons: Comparisons, carry: Carry
+) -> dict[str, list[Comparison]]:
+    """Return the comparisons whose two documents are a single document each in the build; the
+    others are counted.
+    """
+    carried = dict[str, list[Comparison]]()
+    for query_id, pairs in comparisons.items():
+        for pair in pairs:
+            better = carry(pair.better)
+            worse = carry(pair.worse)
+            if len(better) == len(worse) == 1 and {*better} != {*worse}:
+                carried.setdefault(query_id, []).append(Comparison(pair.label, *better, *worse))
+            else:
+                name = f"{query_id} {pair.better} {pair.worse}"
+                build.drop(stage, name, "comparisons of documents that were cut or left out")
+    return carried
+
+
+def keep_twins(twins: Mapping[str, str], comparisons: Comparisons) -> dict[str, str]:
+    """Return the pairs of queries that still have the same comparisons, in sequence."""
+    labels = {query_id: [pair.label for pair in pairs] for query_id, pairs in comparisons.items()}
+    return {
+        query_id: twin
+        for query_id, twin in twins.items()
+        if query_id in labels and labels[query_id] == labels.get(twin)
+    }
+
+
+def list_metrics(
+    environment: Environment,
+    comparisons: Comparisons,
+    twins: Mapping[str, str],
+) -> list[str]:
+    """Return the metrics of a task without metrics of comparisons that it has no longer."""
+    labels = {pair.label for pairs in comparisons.values() for pair in pairs}
+    is_present = {
+        "Win": bool(labels),
+        "Flip": bool(twins),
+        "Triplets": "Triplets" in labels,
+    }
+    return [
+        name
+        for name in environment.metrics
+        if is_present.get(name, name in labels or not name.startswith("Win("))
+    ]

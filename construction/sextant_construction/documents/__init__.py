@@ -1,5 +1,5 @@
-"""Readers of common files: tables, and files of text, Markdown, HTML, XML, PDF and Word, as rows of
-Markdown.
+"""Readers of common files: tables, and files of text, Markdown, HTML, XML, wikitext and PDF, as
+rows of Markdown.
 
 Each file is read as its name says, or all as one named form. A row of a table has the columns that
 the file has; a row of any other file has "id" (its path in the folder), "title" if the file says
@@ -16,9 +16,15 @@ from sextant.environments.readers.raw_files import find_ending
 from sextant.tools.errors import DataError, UnknownName, UsageError
 from sextant.tools.platform.number_format import plural
 from sextant_construction.documents import pages
-from sextant_construction.documents.readers import USUAL, Leave, Limits, Readers
-from sextant_construction.documents.reading import MIB, TOO_MUCH_TEXT
-from sextant_construction.documents.xml_records import XmlPaths, read_xml
+from sextant_construction.documents.markup import XmlPaths
+from sextant_construction.documents.readers import (
+    TOO_MUCH_TEXT,
+    USUAL,
+    Leave,
+    Limits,
+    Readers,
+)
+from sextant_construction.documents.reading import PACKAGES
 
 # To add one: a row here, and its reader in a file of this folder, which reading.py names.
 FORMS = {
@@ -28,10 +34,12 @@ FORMS = {
     "html": (".html", ".htm", ".xhtml"),
     "pdf": (".pdf",),
     "docx": (".docx",),
+    "wikitext": (".wiki", ".wikitext", ".mediawiki"),
     "xml": (".xml",),
 }
 UNREADABLE = "files that cannot be read"
 OTHER_FORM = "files of another form, left out"
+_NAMED = 5  # links in a message
 
 
 def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
@@ -75,9 +83,10 @@ def say_links(left_out: Sequence[LeftOut]) -> str:
     outside = [file for file in left_out if file.reason == OUTSIDE]
     if not outside:
         return ""
-    first = f"{outside[0].name} -> {outside[0].evidence}"
+    named = ", ".join(f"{file.name} -> {file.evidence}" for file in outside[:_NAMED])
+    named += ", ..." if len(outside) > _NAMED else ""
     links_are = plural(len(outside), "link out of the folder is", "links out of the folder are")
-    return f"{links_are} left out, e.g. {first}; corpus.follow_links takes them"
+    return f"{links_are} left out: {named}; --follow-links takes them"
 
 
 def read(
@@ -99,7 +108,7 @@ def read(
     forms = [_find_form(path, form) for path in files]
     for name in sorted({*forms} & pages.NEEDED.keys()):
         pages.check_installed(*pages.NEEDED[name])
-    with Readers(limits, {*forms} & pages.NEEDED.keys()) as readers:
+    with Readers(limits, leave, {form for form in forms if form in PACKAGES}) as readers:
         for path, name in zip(files, forms, strict=True):
             doc_id = path.relative_to(root).as_posix() if path != root else path.name
             if name == "table":
@@ -107,20 +116,10 @@ def read(
                 continue
             try:
                 tables.read_id(doc_id, str(path))
-                if name == "xml":
-                    for location, row in read_xml(path, doc_id, record):
-                        if sum(map(len, row.values())) <= limits.text * MIB:
-                            yield location, row
-                        else:
-                            leave(row["id"], TOO_MUCH_TEXT, f"more than {limits.text:,} MiB")
-                elif name in pages.NEEDED:
-                    answer = readers.read(path, name)
-                    if answer.reason:
-                        leave(doc_id, answer.reason, answer.evidence)
-                    else:
-                        yield str(path), {"id": doc_id, **answer.row}
+                if name in PACKAGES:
+                    yield from readers.read(path, name, doc_id, record)
                 else:
-                    text = pages.read_text(path, limits.text * MIB)
+                    text = pages.read_text(path, limits.text << 20)
                     yield str(path), {"id": doc_id, **text}
             except raw_files.TooLarge as error:
                 leave(doc_id, TOO_MUCH_TEXT, str(error))

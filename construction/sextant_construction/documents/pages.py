@@ -7,7 +7,7 @@ A page of a scanned PDF has no text; nothing is recognised from images.
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ NEEDED = {  # form -> the package that reads it, and what needs it
     "html": ("trafilatura", "web pages"),
     "pdf": ("pypdf", "PDFs"),
     "docx": ("docx", "Word documents"),
+    "wikitext": ("mwparserfromhell", "wikitext and dumps of wikis"),
 }
 
 
@@ -32,7 +33,10 @@ def need(package: str, purpose: str) -> Any:
     # Its messages come as an error, with the location.
     logging.getLogger(package).setLevel(logging.CRITICAL)
     check_installed(package, purpose)
-    return import_module(package)
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UsageError(f"{purpose} need {_explain_missing(error.name)}") from None
 
 
 def check_installed(package: str, purpose: str) -> None:
@@ -41,8 +45,11 @@ def check_installed(package: str, purpose: str) -> None:
     It is not imported.
     """
     if find_spec(package) is None:
-        missing = explain_missing(package, "sources", CONSTRUCTION)
-        raise UsageError(f"{purpose} need {missing}")
+        raise UsageError(f"{purpose} need {_explain_missing(package)}")
+
+
+def _explain_missing(package: str | None) -> str:
+    return explain_missing(package, "sources", CONSTRUCTION)
 
 
 def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
@@ -89,7 +96,7 @@ def read_pdf(path: Path) -> Mapping[str, str]:
     pypdf = need(*NEEDED["pdf"])
     try:
         with pypdf.PdfReader(path) as file:
-            return {"text": "\n\n".join(page.extract_text() for page in file.pages)}
+            return {"text": "\n\n".join(page.extract_text() for page in _list_pages(file))}
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # noqa: BLE001 - of a damaged file, the reader fails in many ways
@@ -110,3 +117,14 @@ def read_docx(path: Path) -> Mapping[str, str]:
         level = re.fullmatch(r"Heading (\d)", block.style.name)
         blocks.append(f"{'#' * int(level[1])} {block.text}" if level else block.text)
     return {"title": document.core_properties.title, "text": "\n\n".join(blocks)}
+
+
+def _list_pages(file: Any) -> Iterator[Any]:
+    """Yield each page once: a tree that names a page many times may make a small file endless."""
+    visited = set()
+    for page in file.pages:
+        number = page.indirect_reference.idnum if page.indirect_reference else None
+        if number is None or number not in visited:
+            yield page
+        if number is not None:
+            visited.add(number)

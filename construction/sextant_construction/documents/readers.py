@@ -1,15 +1,16 @@
 """Files read in a process of their own, each within limits of time, memory and text, because
 strangers make files.
 
-A file that is over a limit is left out, and said so. The process is used for one file after
-another, and a new one is forked if it had to be ended (reading.py).
+A file, or a document of one, that is over a limit is left out, and said so. The process is used for
+one file after another, and a new one is forked if it had to be ended (reading.py).
 """
 
 import os
+import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,23 +19,43 @@ from typing import Any, NamedTuple, Self
 from sextant.tools.errors import RunIncomplete
 from sextant.tools.platform.forkserver import fork_server
 from sextant.tools.platform.interrupts import check_interrupts
-from sextant_construction.documents.reading import MIB, TOO_MUCH_MEMORY, Answer, Request
+from sextant.tools.records import JsonObject
+from sextant_construction.documents.markup import XmlPaths
+from sextant_construction.documents.reading import (
+    BEGINS,
+    FAILED,
+    LARGE,
+    MIB,
+    OVER,
+    ROW,
+    TOO_MUCH_MEMORY,
+    Message,
+    Request,
+    hard_limit,
+)
 
-# Takes the name of what is left out, the reason, and the evidence.
-Leave = Callable[[str, str, str], object]
+Leave = Callable[
+    [str, str, str], object
+]  # takes the name of what is left out, the reason, and the evidence
 
 TOO_LONG = "files that take too long to read"
+TOO_MUCH_TEXT = "files with too much text"
 CRASHED = "files that end the process that reads them"
 
+_SHARE = 8  # of the addresses that the system allows, the part that a file may fill
 _LOOK = 50  # milliseconds between two looks at the memory of the process
-# Times that the processor time may pass before a process is given up that does not use it
-_PATIENCE = 10
+_MOST_OVER = (
+    10  # documents of a small file that may each take too long, before the rest of it is left out
+)
+_PATIENCE = (
+    10  # times the processor time that may pass before a process is given up that does not use it
+)
 
 
 class Limits(NamedTuple):
-    """The limits for reading a file; a MiB of a file gives it a second more."""
+    """The limits for reading a file; MiB of a file give it as many seconds more."""
 
-    seconds: int = 60  # of processor time
+    seconds: int = 60  # of processor time, for a document
     memory: int = 2048  # MiB
     text: int = 64  # MiB of a document's text
 
@@ -42,17 +63,33 @@ class Limits(NamedTuple):
 USUAL = Limits()
 
 
+class _Stop(NamedTuple):
+    """Why the reading of a file ended before its end."""
+
+    reason: str
+    evidence: str
+    done: int  # the last document that came
+    at: int  # the document that was being written; 0: none, the file itself was being read
+
+
 class Readers:
     """Reads files in another process, which begins with the first one."""
 
-    def __init__(self, limits: Limits, forms: Iterable[str]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        leave: Leave,
+        forms: Iterable[str],
+    ) -> None:
         """`forms` are those that there will be."""
         self._limits = limits
+        self._leave = leave
         self._forms = tuple(sorted(forms))
         self._ends = ExitStack()
         self._start: Callable[[], Any] | None = None
         self._connection: Any = None
         self._poll = select.poll()
+        self._last = 0.0  # when something was sent or came, on time.monotonic()
         # its id, and the bytes of memory that it had at its start
         self._process = 0
         self._size = 0
@@ -68,42 +105,116 @@ class Readers:
     ) -> None:
         self._ends.close()
 
-    def read(self, path: Path, form: str) -> Answer:
-        """Return the columns of a file, or why it is left out. DataError if it is damaged."""
-        seconds = self._limits.seconds + path.stat().st_size / MIB
-        request = Request(path, form, seconds, self._limits.memory, self._limits.text)
-        if self._connection is None:
-            self._begin()
-        answer = self._ask(request)
-        if answer.error:
-            raise answer.error
-        if answer.reason:
-            # Another process will read the next file.
-            with suppress(OSError):
-                os.kill(self._process, signal.SIGKILL)
-            self._connection.close()
-            self._connection = None
-        return answer
+    def read(
+        self,
+        path: Path,
+        form: str,
+        doc_id: str,
+        record: XmlPaths,
+    ) -> Iterator[tuple[str, JsonObject]]:
+        """Yield (place, row) of each document of a file. DataError if it is damaged."""
+        mib = path.stat().st_size / MIB
+        limits = self._limits
+        memory = min(limits.memory, hard_limit(resource.RLIMIT_AS) // (_SHARE * MIB))
+        bounded = memory < limits.memory or hard_limit(resource.RLIMIT_CPU) < limits.seconds
+        request = Request(
+            path=path,
+            form=form,
+            doc_id=doc_id,
+            record=record,
+            done=0,
+            seconds=limits.seconds + mib,
+            seconds_in_all=limits.seconds * (_MOST_OVER + mib),
+            memory=int(memory),
+            text=limits.text,
+            at_once=False,
+        )
+        while True:
+            fresh = self._connection is None
+            stop = yield from self._read_on(request)
+            if stop is None:
+                return
+            self._discard()
+            if bounded and stop.reason in (CRASHED, TOO_MUCH_MEMORY):
+                if not fresh:  # the limit of processor time is one for all files of a process
+                    request = request._replace(done=stop.done)
+                    continue
+                wrong = f"{path} cannot be read within the memory or the processor time that this"
+                raise RunIncomplete(
+                    f"{wrong} system gives a process; raise ulimit -v and ulimit -t"
+                )
+            if form != "xml":
+                self._leave(doc_id, stop.reason, stop.evidence)
+                return
+            if not request.at_once:  # once more, to see at which document it stops
+                request = request._replace(done=stop.done, at_once=True)
+                continue
+            seconds_left = request.seconds_in_all - request.seconds
+            if not stop.at or seconds_left <= 0:
+                first = stop.at or stop.done + 1
+                remainder = (
+                    f"; its documents from number {first} on are left out" if first > 1 else ""
+                )
+                self._leave(doc_id, stop.reason, f"{stop.evidence}{remainder}")
+                return
+            self._leave(f"{doc_id}:{stop.at}", stop.reason, stop.evidence)
+            request = request._replace(done=stop.at, seconds_in_all=seconds_left)
 
-    def _ask(self, request: Request) -> Answer:
-        """Return the answer, and see meanwhile to it that the process keeps to its limits."""
-        began = time.monotonic()
-        too_long = Answer(reason=TOO_LONG, evidence=f"more than {request.seconds:,.0f} s")
+    def _read_on(self, request: Request) -> Generator[tuple[str, JsonObject], None, _Stop | None]:
+        """Yield the rows of a file, and return why there are no more; None at its end."""
+        rows_done = request.done
+        at = 0
         try:
+            if self._connection is None:
+                self._begin()
             self._connection.send(request)
+            self._last = time.monotonic()
+            while True:
+                for message_type, *payload in self._receive(request):
+                    if message_type == BEGINS:
+                        at = payload[0]
+                    elif message_type == ROW:
+                        rows_done = payload[0]
+                        at = 0
+                        yield payload[1], payload[2]
+                    elif message_type == LARGE:
+                        name = f"{request.doc_id}:{at}" if request.form == "xml" else request.doc_id
+                        self._leave(name, TOO_MUCH_TEXT, f"more than {request.text:,} MiB")
+                        rows_done = at
+                        at = 0
+                    elif message_type == OVER:
+                        return _Stop(payload[0], payload[1], rows_done, at)
+                    elif message_type == FAILED:
+                        raise payload[0]
+                    else:
+                        return None
+        except _Over as over:
+            return _Stop(over.reason, over.evidence, rows_done, at)
+        except (EOFError, OSError):
+            return _Stop(CRASHED, "", rows_done, at)
+
+    def _receive(self, request: Request) -> list[Message]:
+        """Return the next messages, and see meanwhile to it that the process keeps to its limits.
+
+        Raises _Over.
+        """
+        waits_since = time.monotonic()
+        too_long = _Over(TOO_LONG, f"more than {request.seconds:,.0f} s")
+        try:
             while not self._poll.poll(_LOOK):
                 check_interrupts()
                 if _resident(self._process) - self._size > request.memory * MIB:
-                    too_much = f"more than {request.memory:,} MiB"
-                    return Answer(reason=TOO_MUCH_MEMORY, evidence=too_much)
-                if time.monotonic() - began > _PATIENCE * request.seconds:
-                    return too_long
-            answer: Answer = self._connection.recv()
+                    raise _Over(TOO_MUCH_MEMORY, f"more than {request.memory:,} MiB")
+                if time.monotonic() - waits_since > _PATIENCE * request.seconds:
+                    raise too_long
+            messages: list[Message] = self._connection.recv()
         except (EOFError, OSError):
             # The system has ended it, at the limit of processor time or for another reason.
-            is_late = time.monotonic() - began >= request.seconds - 1
-            return too_long if is_late else Answer(reason=CRASHED)
-        return answer
+            if time.monotonic() - self._last >= min(request.seconds, request.seconds_in_all) - 1:
+                raise too_long from None
+            raise
+        self._last = time.monotonic()
+        return messages
 
     def _begin(self) -> None:
         try:
@@ -119,6 +230,22 @@ class Readers:
         self._poll = select.poll()  # a connection's own way to wait makes a selector each time
         self._poll.register(self._connection, select.POLLIN)
         self._size = _resident(self._process)
+
+    def _discard(self) -> None:
+        """End the process; another process will read the next file."""
+        with suppress(OSError):
+            os.kill(self._process, signal.SIGKILL)
+        self._connection.close()
+        self._connection = None
+
+
+class _Over(Exception):
+    """A file is over a limit."""
+
+    def __init__(self, reason: str, evidence: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.evidence = evidence
 
 
 def _resident(process: int) -> int:

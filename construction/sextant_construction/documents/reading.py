@@ -7,26 +7,55 @@ fill the memory, in code in C that nothing but the end of its process ends.
 import math
 import os
 import resource
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sextant.environments.readers import raw_files
 from sextant.tools.errors import DataError, SextantError
 from sextant.tools.platform.forkserver import serve_forks
-from sextant_construction.documents.pages import NEEDED, read_docx, read_html, read_pdf
+from sextant_construction.documents.markup import (
+    Unwritten,
+    XmlPaths,
+    read_wikitext,
+    read_xml,
+)
+from sextant_construction.documents.pages import read_docx, read_html, read_pdf
 
-_READERS = {"html": read_html, "pdf": read_pdf, "docx": read_docx}
+PACKAGES = {
+    "html": "trafilatura",
+    "pdf": "pypdf",
+    "docx": "docx",
+    "wikitext": "mwparserfromhell",
+    "xml": "mwparserfromhell",
+}
+_PAGES = {
+    "html": read_html,
+    "pdf": read_pdf,
+    "docx": read_docx,
+    "wikitext": read_wikitext,
+}
 MIB = 1 << 20
+_MOMENT = 0.01  # seconds
 
+# Kinds of messages to who asked.
+BEGINS = "begins"
+ROW = "row"
+LARGE = "large"
+ENDED = "ended"
+FAILED = "failed"
+OVER = "over"
 # Why a file is left out.
 TOO_MUCH_MEMORY = "files that take too much memory to read"
-TOO_MUCH_TEXT = "files with too much text"
 UNPACKED_TOO_FAR = "files that unpack to too much"
 TOO_DEEP = "files that are nested too deeply"
+
+
+Message = tuple[Any, ...]  # of one kind, with what belongs to it
 
 
 class Request(NamedTuple):
@@ -34,26 +63,22 @@ class Request(NamedTuple):
 
     path: Path
     form: str
-    seconds: float  # of processor time that it may take
+    doc_id: str
+    record: XmlPaths
+    # Documents of the file that are not wanted, because they were read before or are left out
+    done: int
+    seconds: float  # of processor time that a document may take
+    seconds_in_all: float  # that the file may take
     memory: int  # MiB that reading may take beyond what the process has at its start
-    text: int  # MiB of text that it may have
-
-
-class Answer(NamedTuple):
-    """The columns of a file, why it is left out, or the error for a damaged file."""
-
-    row: Mapping[str, str] = {}
-    reason: str = ""
-    evidence: str = ""
-    error: SextantError | None = None
+    text: int  # MiB of text that a document may have
+    at_once: bool  # whether each message is sent at once, so that none is lost with this process
 
 
 def be_starter(descriptor: int, *forms: str) -> None:
     """Fork readers, with the libraries for these forms as far as they are installed."""
     for form in forms:
-        package, _ = NEEDED[form]
-        with suppress(ImportError):  # the reader of such a file says what to install
-            import_module(package)
+        with suppress(ImportError):  # who reads such a file says what to install
+            import_module(PACKAGES[form])
     serve_forks(descriptor, _serve)
 
 
@@ -69,10 +94,24 @@ def _serve(connection: Connection) -> None:
                 # has no memory for as ended, without a word. This is for what grows faster than the
                 # other process looks.
                 _limit(resource.RLIMIT_AS, at_start + 4 * request.memory * MIB)
-            usage = resource.getrusage(resource.RUSAGE_SELF)
-            used = usage.ru_utime + usage.ru_stime
-            _limit(resource.RLIMIT_CPU, math.ceil(used + request.seconds))
-            connection.send(_read(request))
+            for messages in _in_batches(_read(request), at_once=request.at_once):
+                connection.send(messages)
+
+
+def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[Message]]:
+    """Yield the messages in lists, each as long as comes together in a moment; all alone if
+    `at_once`.
+    """
+    batch = []
+    since = time.monotonic()
+    for message in messages:
+        batch.append(message)
+        moment = time.monotonic()
+        if at_once or moment - since > _MOMENT:
+            yield batch
+            batch = []
+            since = moment
+    yield batch
 
 
 def _address_space() -> int:
@@ -82,28 +121,61 @@ def _address_space() -> int:
     return 0
 
 
-def _read(request: Request) -> Answer:
+def _read(request: Request) -> Iterator[Message]:
+    """Yield the messages that answer a request."""
+    used_before = _processor_time()
+    _allow(request.seconds, used_before + request.seconds_in_all)
     try:
-        row = _READERS[request.form](request.path)
+        for number, (location, write) in enumerate(_documents(request), start=1):
+            if number > request.done:
+                yield BEGINS, number
+                row = write()
+                size = sum(map(len, row.values()))
+                if size > request.text * MIB:
+                    yield LARGE, number
+                else:
+                    yield ROW, number, location, row
+            _allow(request.seconds, used_before + request.seconds_in_all)
+        yield (ENDED,)
     except raw_files.TooLarge as error:
-        return Answer(reason=UNPACKED_TOO_FAR, evidence=str(error))
+        yield OVER, UNPACKED_TOO_FAR, str(error)
     except MemoryError:
-        addresses = f"more than {4 * request.memory:,} MiB of addresses"
-        return Answer(reason=TOO_MUCH_MEMORY, evidence=addresses)
+        yield OVER, TOO_MUCH_MEMORY, f"more than {4 * request.memory:,} MiB of addresses"
     except RecursionError:
-        return Answer(reason=TOO_DEEP)
+        yield OVER, TOO_DEEP, ""
     except SextantError as error:
-        return Answer(error=error)
+        yield FAILED, error
     except Exception as error:  # noqa: BLE001  # of damaged files, the libraries fail in many ways
         words = str(error) or type(error).__name__
-        wrong = f"{request.path} cannot be read as {request.form} ({words:.100})"
-        return Answer(error=DataError(wrong))
-    if sum(map(len, row.values())) > request.text * MIB:
-        return Answer(reason=TOO_MUCH_TEXT, evidence=f"more than {request.text:,} MiB")
-    return Answer(row)
+        yield FAILED, DataError(f"{request.path} cannot be read as {request.form} ({words:.100})")
+
+
+def _documents(request: Request) -> Iterator[Unwritten]:
+    if request.form == "xml":
+        yield from read_xml(request.path, request.doc_id, request.record)
+        return
+    read = _PAGES[request.form]
+    yield Unwritten(str(request.path), lambda: {"id": request.doc_id, **read(request.path)})
+
+
+def _processor_time() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _allow(seconds: float, latest: float) -> None:
+    """Have the system end this process after some more `seconds` of processor time, and at
+    `latest` then.
+    """
+    _limit(resource.RLIMIT_CPU, math.ceil(min(_processor_time() + seconds, latest)))
 
 
 def _limit(name: int, most: int) -> None:
     """Set a limit of this process, no higher than the system lets it."""
+    resource.setrlimit(name, (int(min(most, hard_limit(name))), resource.getrlimit(name)[1]))
+
+
+def hard_limit(name: int) -> float:
+    """Return the limit of a process that only the system can raise; infinite if there is none."""
     hard = resource.getrlimit(name)[1]
-    resource.setrlimit(name, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    return math.inf if hard == resource.RLIM_INFINITY else hard

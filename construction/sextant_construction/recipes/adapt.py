@@ -15,19 +15,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 from sextant.environments.base import EmptySplit, Environment, Grades, Qrels
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError
+from sextant.tools.platform.files import expand_user_path
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 from sextant_construction import release, transfer
+from sextant_construction.human_review import Item
 from sextant_construction.ingest import TASK, CutSettings, load_source
 from sextant_construction.pipeline import BuildPipeline
+from sextant_construction.query_ratings import read_ratings
 from sextant_construction.recipe import Recipe, ReleaseSettings
 from sextant_construction.types import Benchmark
 
 # Words in a row from which on texts are compared; an old passage of fewer is contained nowhere
 _RUN = 5
-# So begin metrics of comparisons, which are not carried over.
-_OF_COMPARISONS = ("Win", "Flip", "Triplets")
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,16 @@ class AdaptSettings:
     coverage: Annotated[
         float, "passages: share of an old one, in a row, that a new one has to have"
     ] = 0.9
-    hides: Annotated[
-        float, "passages: share from which on a new one is hidden where the old one is"
+    review: Annotated[
+        float, "passages: share from which on, up to `coverage`, a person is asked"
     ] = 0.6
+    ratings: Annotated[
+        str, "JSON Lines of people's ratings of queries; empty: none, and all queries stay"
+    ] = ""
+    least: Annotated[
+        dict[str, float],
+        "ratings: the least mean of each, by its key there, e.g. {naturalness = 0.66}",
+    ] = field(default_factory=dict)
     positive: Annotated[
         float, "grades from this on become 1, others 0; 0: grades stay as they are"
     ] = 0.0
@@ -76,6 +84,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     wanted = recipe.release
     task = section.task or corpus.path.removeprefix(TASK)
     environment = _load(task, corpus.data)
+    environment = _drop_badly_rated(build, environment)
     graded = _grade(environment.qrels, section.positive)
     pieces = transfer.Pieces(build)
     of_documents = section.labels == "documents"
@@ -97,16 +106,19 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     queries = [query for query in environment.queries if query.query_id in gold]
     queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
     gold = {query.query_id: gold[query.query_id] for query in queries}
-    compared = [query_id for query_id in environment.comparisons if query_id in gold]
-    build.drop_all("transfer", compared, "comparisons of documents, which are not carried over")
     build.count("transfer", len(environment.queries), len(gold))
     if not gold:
         raise DataError(
             f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
             f"relevant to it"
         )
-    metrics = [name for name in environment.metrics if not name.startswith(_OF_COMPARISONS)]
-    settings = _make_settings(wanted, environment, metrics or wanted.metrics)
+    comparisons_left = {
+        query_id: pairs for query_id, pairs in environment.comparisons.items() if query_id in gold
+    }
+    comparisons = transfer.carry_comparisons(build, "transfer", comparisons_left, ranked)
+    twins = transfer.keep_twins(environment.twins, comparisons)
+    metrics = transfer.list_metrics(environment, comparisons, twins) or wanted.metrics
+    settings = _make_settings(wanted, environment, metrics)
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
     if not section.positive:
@@ -119,8 +131,16 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         }
         for query_id in gold
     ]
-    benchmark = build.finish(queries, {"gold": gold}, provenance, **settings)
-    benchmark = release.judge_within_pools(benchmark)
+    # A query and its twin are both for dev, or both for test.
+    together = {**twins, **{twin: query_id for query_id, twin in twins.items()}}
+    benchmark = build.finish(
+        queries,
+        {"gold": gold},
+        provenance,
+        together,
+        **settings,
+    )
+    benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
     dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
     return benchmark._replace(dev=dev) if dev else benchmark
 
@@ -142,13 +162,55 @@ def _make_settings(
 
 
 def _load(task: str, data: str) -> Environment:
-    """Return all queries of a task, with its own split."""
+    """Return all queries of a task, with its own split; comparisons may be of its dev queries alone (BIRCO)."""
     environment = load_source(task, data)
     try:
         dev = load_source(task, data, "dev")
     except EmptySplit:
         return replace(environment, splits={"dev": ()})
-    return replace(environment, splits={"dev": [query.query_id for query in dev.queries]})
+    return replace(
+        environment,
+        metrics=tuple(dict.fromkeys([*environment.metrics, *dev.metrics])),
+        comparisons={**environment.comparisons, **dev.comparisons},
+        splits={"dev": [query.query_id for query in dev.queries]},
+    )
+
+
+def _find_rating_fault(means: Mapping[str, float] | None, least: dict[str, float]) -> str:
+    """Return why a query with these mean ratings does not stay; "" if it does."""
+    if means is None:
+        return "nobody has rated it"
+    for name, bound in reversed(least.items()):
+        mean = means.get(name, bound)
+        if mean < bound:
+            return f"{name} is {mean:.2f}, under {bound:g}"
+    return ""
+
+
+def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environment:
+    """Return the task without queries that people did not rate high enough.
+
+    CRUMB drops those of QUEST that are not judged as natural and fluent.
+    """
+    section = build.recipe.adapt
+    if not section.ratings:
+        return environment
+    ratings = read_ratings(
+        expand_user_path(section.ratings),
+        section.least,
+    )
+    staying = []
+    for query in environment.queries:
+        query_id = query.query_id
+        if reason := _find_rating_fault(ratings.get(query_id), section.least):
+            build.drop("ratings", query_id, reason, query.text)
+        else:
+            staying.append(query_id)
+    build.count("ratings", len(environment.queries), len(staying))
+    if not staying:
+        raise DataError(f"ratings: no query is rated as high as {section.ratings} has to have it")
+    remaining = environment.asking(query_ids=staying)
+    return replace(remaining, splits=environment.splits)
 
 
 def _grade(qrels: Qrels, positive: float) -> Grades:
@@ -205,7 +267,7 @@ def inherit_labels(
 
 
 class _Contained(NamedTuple):
-    """Which new passages contain an old passage, and which contain it in part."""
+    """Which new passages contain an old passage: surely, or as people say, and perhaps."""
 
     surely: Mapping[str, Sequence[str]]
     perhaps: Mapping[str, Sequence[str]]
@@ -225,23 +287,41 @@ class _Contained(NamedTuple):
 
 
 def _find_contained(build: BuildPipeline, environment: Environment) -> _Contained:
-    """Return the new places of the old passages that judgements, masks and pools name."""
+    """Return the new places of the old passages that judgements, masks, pools and comparisons name."""
     section = build.recipe.adapt
     named = {doc_id for row in environment.qrels.values() for doc_id in row}
     for query in environment.queries:
         named |= query.excluded | (query.candidates or frozenset())
+    for pairs in environment.comparisons.values():
+        named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
     old_words = {
         doc_id: tokens(environment.documents[doc_id].text)
         for doc_id in sorted(named)
         if doc_id in environment.documents
     }
-    surely = defaultdict[str, list[str]](list)
-    perhaps = defaultdict[str, list[str]](list)
+    certain = {}
+    doubtful = {}
     for old, new, share in find_contained(old_words, build.source.documents):
         if share >= section.coverage:
-            surely[old].append(new)
-        elif share >= section.hides:
-            perhaps[old].append(new)
+            certain[old, new] = "yes"
+        elif share >= section.review:
+            doubtful[old, new] = "no"
+
+    def show(pair: tuple[str, str]) -> Item:
+        old = environment.documents[pair[0]]
+        new = build.source.documents[pair[1]]
+        return Item(
+            (
+                ("the old passage", old.text),
+                ("the new passage", new.text),
+            )
+        )
+
+    build.review("transfer", doubtful, show)  # puts what people say in place of "no"
+    surely = defaultdict[str, list[str]](list)
+    perhaps = defaultdict[str, list[str]](list)
+    for (old, new), answer in (certain | doubtful).items():
+        (surely if answer == "yes" else perhaps)[old].append(new)
     return _Contained(surely, perhaps)
 
 

@@ -18,6 +18,7 @@ from sextant.environments.base import Grades
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
 from sextant.tools.platform.cli import print_stderr
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query
 from sextant_construction import release
 from sextant_construction.ingest import CorpusSettings, ingest
@@ -187,12 +188,14 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
             bins[int(np.digitize(lengths[doc_id], ends))].append(doc_id)
     # Texts of a bin for each text that is wanted in it.
     supply = {number: len(bins[number]) / share for number, share in enumerate(shares) if share}
-    least = min(supply.values())
-    if not least:
+    unmatched = [length for length in sorted(wanted) if not supply[int(np.digitize(length, ends))]]
+    if unmatched:
         raise DataError(
-            "some texts of authors are as long as no distractor; take more distractors, or leave "
-            "such texts out by min_chars and max_chars"
+            f"too few distractors have {unmatched[0]} to {plural(unmatched[-1], 'character')}, as "
+            f"{plural(len(unmatched), 'text')} of authors have; take more of them, or leave such texts out "
+            f"by min_chars and max_chars"
         )
+    least = min(supply.values())
     chosen = []
     for number in supply:
         chosen += bins[number][: round(least * shares[number])]
@@ -231,9 +234,7 @@ def _remove_identity(
     """Return a document with its author's name, and the spans, replaced by their types."""
 
     def scrub(text: str) -> str:
-        types = {
-            span: span_type for span, span_type in spans.items() if span.strip() and span in text
-        }
+        types = {span: span_type for span, span_type in spans.items() if span in text}
         if author:
             names = re.findall(rf"\b{re.escape(author)}\b", text, re.IGNORECASE)
             types |= dict.fromkeys(names, "name")

@@ -18,6 +18,7 @@ from sextant.tools.records import Document
 from sextant.tools.text import sentences
 from sextant_construction.condition_ladders import (
     count_different_sentences,
+    pad_with_filler,
     repeated_sentences,
 )
 from sextant_construction.human_review import Item
@@ -76,6 +77,7 @@ class LadderSettings:
     protocol: Annotated[
         Literal["format", "complexity"], "as the variants of multiconir, with their metrics"
     ] = "format"
+    words: Annotated[int, "words to which texts are padded, as 512; 0 leaves them as they are"] = 0
 
 
 @dataclass(frozen=True)
@@ -310,7 +312,7 @@ def _make_ladders(
             for failed in _list_failed(ladder)
         ]
         if _is_ladder(texts, single=ladder.protocol == "complexity"):
-            yield doc_id, texts
+            yield doc_id, [pad_with_filler(text, ladder.words) for text in texts]
         else:
             build.drop("ladder", doc_id, "a sentence stands there twice, or two are one")
 

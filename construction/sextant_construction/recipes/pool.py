@@ -2,11 +2,13 @@
 
 Section 3 and appendices B to F of BIRCO's paper: long queries, a sample of them, the first
 documents of several retrievers in turn with relevant documents put in, other documents for dev than
-for test, hard negatives, and facets. Decontamination (3.3) is a command of its own, whose result is
-a task; `sextant compile --optimizer objective` tries descriptions of the task on it (B and D).
+for test, hard negatives, facets, and an objective that was tried on triplets. Decontamination (3.3)
+is a command of its own, whose result is a task.
 """
 
+import math
 import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -17,8 +19,10 @@ from sextant.environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
 from sextant.environments.chunking import bert_tokens
 from sextant.evals.papers.dataset_statistics import negatives_in_same_group
 from sextant.evals.running.candidate_pools import round_robin
+from sextant.programs.llm_tasks.relevance_judge import RULES
 from sextant.tools.corpus import Corpus, digest_text
-from sextant.tools.errors import UsageError
+from sextant.tools.errors import DataError, UsageError
+from sextant.tools.lenses import get_lens
 from sextant.tools.models.passages import escape_markers
 from sextant.tools.records import Query
 from sextant.tools.retrievers.base import Retriever, Search
@@ -60,6 +64,22 @@ class FacetsSettings:
     kind: Annotated[
         str, "what counts as one, e.g. an argument or its evidence; empty: none are listed"
     ] = ""
+    judge: Annotated[
+        bool, "grade every candidate by every facet: judgements aspects (sums) and every (all met)"
+    ] = False
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """Having the task described to models."""
+
+    drafts: Annotated[
+        int, "drafts, of which the one is kept by which most triplets are ordered; 0: none"
+    ] = 0
+    cases: Annotated[int, "dev queries that are shown to who writes them"] = 5
+    triplets: Annotated[
+        int, "triplets of other dev queries, at most, on which drafts are tried"
+    ] = 99
 
 
 @dataclass(frozen=True)
@@ -73,6 +93,7 @@ class PoolRecipe(Recipe):
     )
     candidates: CandidatesSettings = field(default_factory=CandidatesSettings)
     facets: FacetsSettings = field(default_factory=FacetsSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
     pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
 
@@ -88,6 +109,8 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     queries = _make_candidates(build, task, pieces, queries, gold)
     facets = _list_facets(build, queries)
     judgements = {"gold": gold}
+    if recipe.facets.judge:
+        judgements |= _judge_facets(build, queries, facets)
     judgements |= pool_judging.pool(build, "", queries, gold)
     settings = {**task.hints, **release.keep_level(task), "opaque_ids": task.opaque_ids}
     settings["objective"] = recipe.release.objective or task.queries[0].objective
@@ -100,7 +123,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         {},
         **settings,
     )
-    benchmark = _split(build, benchmark)
+    benchmark = _write_objective(build, _split(build, benchmark))
 
     hard = {}
     provenance = []
@@ -124,14 +147,25 @@ def _count(
     facets: Mapping[str, list[str]],
 ) -> dict[str, float]:
     """Return the counts of pools, hard negatives and facets for the card of the benchmark."""
-    sizes = [len(query.candidates or ()) for query in benchmark.queries]
-    counts: dict[str, float] = {"documents of a pool, mean": fmean(sizes)}
-    hard_negatives = sum(map(len, hard.values()))
+    sizes = {query.query_id: len(query.candidates or ()) for query in benchmark.queries}
+    pooled = sum(sizes.values())
+    counts: dict[str, float] = {"documents of a pool, mean": pooled / len(sizes)}
+    # Pools of dev queries have no documents of the pools of test queries.
+    for split in ("test", "dev") if benchmark.dev else ():
+        of_split = [
+            size
+            for query_id, size in sizes.items()
+            if (query_id in benchmark.dev) == (split == "dev")
+        ]
+        counts[f"documents of a {split} pool, mean"] = fmean(of_split)
+    hard_negatives = sum(len(doc_ids) for doc_ids in hard.values())
     if hard_negatives:
-        counts["hard negatives, share of pools"] = hard_negatives / sum(sizes)
+        counts["hard negatives, share of pools"] = hard_negatives / pooled
     facet_counts = [len(facets[query_id]) for query_id in hard if query_id in facets]
     if facet_counts:
         counts["facets of a query, mean"] = fmean(facet_counts)
+        counts["facets, least"] = min(facet_counts)
+        counts["facets, most"] = max(facet_counts)
     return counts
 
 
@@ -205,7 +239,7 @@ def _make_candidates(
             pools[query_id] = relevant_ids(grades).union(*map(pieces.find, pool_of[query_id]))
     else:
         # A dry run takes bm25 for all retrievers if no stage that is priced reads the pools.
-        reads_pools = recipe.pool.retrievers
+        reads_pools = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts
         specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
         searchers = [build.retriever(spec) for spec in specs]
         pools = make_pools(queries, gold, searchers, dict.fromkeys(gold, settings.size))
@@ -252,6 +286,52 @@ def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, li
             facets_of[unit.key.query_id] = facets
     build.count("facets", len(queries), len(facets_of))
     return facets_of
+
+
+def _judge_facets(
+    build: BuildPipeline,
+    queries: Sequence[Query],
+    facets: Mapping[str, list[str]],
+) -> dict[str, Grades]:
+    """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
+
+    `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
+    """
+    requests = []
+    subqueries = defaultdict(list)
+    for query in queries:
+        candidates = sorted(query.candidates or ())
+        for number, text in enumerate(facets.get(query.query_id, ())):
+            subquery_id = f"{query.query_id}/{number}"
+            subqueries[query.query_id].append(subquery_id)
+            subquery = replace(query, query_id=subquery_id, text=text)
+            requests.append(pool_judging.GradingRequest(subquery, candidates))
+    most = sum(len(query.text.split()) for query in queries)
+    batch = 2 * build.recipe.judge.batch
+    graded = pool_judging.grade(
+        build,
+        "aspects",
+        "",
+        requests,
+        batch,
+        most,
+    )
+
+    sums = Grades()
+    meets_every = Grades()
+    for query in queries:
+        query_id = query.query_id
+        sums[query_id] = {}
+        meets_every[query_id] = {}
+        rows = [graded.get(subquery_id, {}) for subquery_id in subqueries[query_id]]
+        for candidate in sorted(query.candidates or ()):
+            grades = [row.get(candidate, 0.0) for row in rows] or [0.0]
+            sums[query_id][candidate] = sum(grades)
+            meets_every[query_id][candidate] = float(min(grades) >= 1)
+    unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
+    build.drop_all("aspects", unmet, "no candidate meets every facet")
+    build.count("aspects", len(queries), len(queries) - len(unmet))
+    return {"aspects": sums, "every": meets_every}
 
 
 def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
@@ -312,3 +392,87 @@ def group_by_pattern(pattern: str, group_of: Mapping[str, str] = {}) -> Callable
         return (match and match[1]) or group_of.get(doc_id, "")
 
     return find_group
+
+
+def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark with the draft of an objective by which a judge orders most triplets."""
+    settings: ObjectiveSettings = build.recipe.objective
+    if not settings.drafts:
+        return benchmark
+    dev = stable_order(benchmark.comparisons)
+    if not dev:
+        raise DataError(
+            f"no triplet of dev is there to try an objective on, after {build.describe()}"
+        )
+    shown = dev[: min(settings.cases, math.ceil(len(dev) / 2))]
+    drafts = _draft_objectives(build, benchmark, shown)
+    # Drafts are tried on queries that their writer has not read, if there are such.
+    wins = _count_wins(build, benchmark, drafts, dev[len(shown) :] or dev)
+    best = max(drafts, key=wins.__getitem__, default=benchmark.settings["objective"])
+    rejected = drafts.copy()
+    if rejected:
+        rejected.remove(best)
+    build.drop_all("try", rejected, "another is better")
+    build.count("try", len(drafts), len(drafts[:1]))
+    return benchmark._replace(settings={**benchmark.settings, "objective": best})
+
+
+def _draft_objectives(
+    build: BuildPipeline, benchmark: Benchmark, query_ids: Sequence[str]
+) -> list[str]:
+    """Return drafts of an objective; each is written in sight of those before it."""
+    text_of = {query.query_id: query.text for query in benchmark.queries}
+    cases = []
+    for query_id in query_ids:
+        _, right, tempting = benchmark.comparisons[query_id][0]
+        case = {
+            "query": text_of[query_id],
+            "right": build.text(right),
+            "tempting": build.text(tempting),
+        }
+        cases.append(case)
+    relevance = get_lens(benchmark.settings.get("lens", "")).recognise
+    drafts = list[str]()
+    for number in range(build.recipe.objective.drafts):
+        inputs = {
+            "cases": cases,
+            "relevance": relevance,
+            "drafts": [*drafts],
+        }
+        for _, answer in build.ask("objective", [StageInput(number, inputs)]):
+            if answer:
+                drafts.append(answer["objective"])
+    return drafts
+
+
+def _count_wins(
+    build: BuildPipeline,
+    benchmark: Benchmark,
+    drafts: Sequence[str],
+    query_ids: Sequence[str],
+) -> Counter[str]:
+    """Return for each draft the number of triplets that a judge orders rightly by it."""
+    settings: ObjectiveSettings = build.recipe.objective
+    text_of = {query.query_id: query.text for query in benchmark.queries}
+    triplets = {}
+    for query_id in query_ids:
+        for pair in benchmark.comparisons[query_id]:
+            triplets[f"{query_id} {pair}"] = (query_id, pair.better, pair.worse)
+    units = []
+    for draft in dict.fromkeys(drafts):
+        for key in stable_order(triplets)[: settings.triplets]:
+            query_id, better, worse = triplets[key]
+            inputs = {
+                "objective": draft,
+                "description": text_of[query_id],
+                "grades": RULES[""],
+                "examples": [],
+            }
+            passages = build.passages(stable_order([better, worse]))
+            units.append(StageInput((draft, better, worse), inputs, passages))
+    wins = Counter[str]()
+    for unit, answer in build.ask("try", units, most=settings.drafts * settings.triplets):
+        draft, better, worse = unit.key
+        grades = {doc_id: row["grade"] for doc_id, row in answer.get("verdicts", {}).items()}
+        wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
+    return wins

@@ -10,11 +10,11 @@ _FILES = {
     "recollection": ("recollect", "open", "harden", "unique"),
     "author_removal": ("scrub",),
     "conditions": ("conditions", "query_of_k", "prose", "covers", "spoil", "meets"),
-    "pools": ("facets",),
+    "pools": ("facets", "objective"),
 }
 STAGES = {
     stage: f"{__name__}.{file}:{stage.upper()}"
     for file, stages in _FILES.items()
     for stage in stages
 }
-STAGES |= dict.fromkeys(("rejudge", "judge"), f"{__name__}.offline_grading:GRADE")
+STAGES |= dict.fromkeys(("rejudge", "judge", "aspects", "try"), f"{__name__}.offline_grading:GRADE")

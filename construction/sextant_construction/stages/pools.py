@@ -1,7 +1,7 @@
-"""The question of the recipe `pool`: the facets of a query.
+"""Questions of the recipe `pool`: the facets of a query, and the description of a task for models.
 
-BIRCO, appendix F, in our own words. Without a model a facet is a clause. The recipe is in
-recipes/pool.py.
+BIRCO, appendices B and F, in our own words. Without a model a facet is a clause, and the objective
+is one sentence. The recipe is in recipes/pool.py.
 """
 
 import re
@@ -10,6 +10,7 @@ from typing import Any
 
 import dspy
 
+from sextant.programs.llm_tasks.objective_writer import WriteObjective
 from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
 from sextant_construction.stages.stage_program import Inputs, StageQuestion
 
@@ -48,10 +49,16 @@ def split_clauses(inputs: Inputs, statistics: Any) -> list[str]:
     return copied(re.split(r"(?<=[.,;:!?])\s+", inputs["text"]), inputs["text"])
 
 
+def describe(inputs: Inputs, statistics: Any) -> str:
+    """Return a sentence that fits any task."""
+    return f"Wanted is what shares the words of the query. {inputs['relevance']}".strip()
+
+
 FACETS = StageQuestion(
-    ListFacets,
-    {"facets": split_clauses},
-    role="sweep",
-    filled=("facets",),
-    check=in_its_words,
+    ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",), check=in_its_words
+)
+OBJECTIVE = StageQuestion(
+    WriteObjective,
+    {"objective": describe},
+    filled=("objective",),
 )

@@ -9,7 +9,8 @@ from conftest import lines
 
 from sextant import environments
 from sextant.environments.base import EmptySplit
-from sextant_construction import release
+from sextant.tools.errors import DataError
+from sextant_construction import human_review, query_ratings, release, row_joining
 from sextant_construction.ingest import load_source
 
 
@@ -96,6 +97,105 @@ def test_a_query_stays_only_if_all_its_old_passages_stand_in_new_ones(tmp_path):
     )
     why = "no new passage contains what is relevant"
     assert dropped(folder) == [("q2", why, "o2"), ("q3", why, "o3")]
+    [(item, row)] = human_review.read_offered(folder)["transfer"].items()
+    assert row["show"][0] == ["the old passage", OLD["o3"]]
+    lines(tmp_path / "said.jsonl", [json.dumps({"item": item, "rater": "ann", "value": "yes"})])
+    assert human_review.import_answers(folder, [tmp_path / "said.jsonl"]) == 0
+    build(folder)
+    assert load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 1.0}, "q3": {"sugar.md": 1.0}}
+
+
+def test_queries_that_people_do_not_find_natural_are_dropped_with_their_rating(tmp_path):
+    task, _ = write_task(tmp_path)
+    rated = {"q1": [True, True, False], "q2": [True, False, False]}
+    rows = [
+        {"query_id": query_id, "metadata": {"naturalness": votes}}
+        for query_id, votes in rated.items()
+    ]
+    file = tmp_path / "ratings.jsonl"
+    lines(file, map(json.dumps, rows))
+    section = {"ratings": str(file), "least": {"metadata.naturalness": 0.6}}
+    folder = prepare(tmp_path / "home", "adapt", str(task), cut={"by": ""}, adapt=section)
+    stages = {row["stage"]: row for row in build(folder)["stages"]}
+    assert (stages["ratings"]["went_in"], stages["ratings"]["came_out"]) == (3, 1)
+    assert {query.query_id for query in load(folder).queries} == {"q1"}
+    rows = [json.loads(line) for line in (folder / "dropped.jsonl").open()]
+    assert {row["id"]: row["why"] for row in rows if row["stage"] == "ratings"} == {
+        "q2": "metadata.naturalness is 0.33, under 0.6",
+        "q3": "nobody has rated it",
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"query_id": "q1"}, "no rating 'fluency'"),
+        ({"query_id": "q1", "fluency": "high"}, "'high' is no rating"),
+        ({"fluency": 1}, "query_id"),
+    ],
+)
+def test_ratings_that_cannot_be_read_are_refused_with_their_line(tmp_path, row, reason):
+    file = tmp_path / "ratings.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=reason):
+        query_ratings.read_ratings(file, ["fluency"])
+
+
+def write_statutes(folder):
+    """Paragraphs of two states' laws, each with its state and the path of its headings."""
+    paragraphs = [
+        ("a1", "Ohio", "Laws > Ordinances > Housing > Permits", "A permit is needed to build."),
+        ("a2", "Ohio", "Laws > Ordinances > Housing > Fees", "A permit costs ten dollars."),
+        ("a3", "Ohio", "Laws > Ordinances > Water", "Wells are inspected each spring."),
+        ("b1", "Utah", "Laws > Courts", "An eviction is first heard in a county court."),
+    ]
+    folder.mkdir()
+    rows = [
+        {"_id": doc_id, "state": state, "path": path, "text": text}
+        for doc_id, state, path, text in paragraphs
+    ]
+    lines(folder / "corpus.jsonl", map(json.dumps, rows))
+    queries = {"q1": "what does a permit cost in Ohio", "q2": "who hears evictions in Utah"}
+    rows = [{"_id": query_id, "text": text} for query_id, text in queries.items()]
+    lines(folder / "queries.jsonl", map(json.dumps, rows))
+    qrels = [("q1", "a2"), ("q2", "b1")]
+    rows = [{"qid": query_id, "doc_id": doc_id, "score": 1} for query_id, doc_id in qrels]
+    lines(folder / "qrels.jsonl", map(json.dumps, rows))
+    return folder
+
+
+def test_paragraphs_of_statutes_become_documents_of_the_first_three_headings(tmp_path):
+    task = write_statutes(tmp_path / "statutes")
+    corpus = {"join": "state", "headings": ["path"], "heading_mark": " > "}
+    folder = prepare(
+        tmp_path / "home",
+        "adapt",
+        str(task / "corpus.jsonl"),
+        corpus=corpus,
+        cut={"by": "sections"},
+        adapt={"task": str(task), "labels": "passages"},
+    )
+    build(folder)
+    made = load(folder)
+    texts = {document.doc_id: document.text for document in made.documents.stream()}
+    assert list(texts) == ["Ohio:0", "Ohio:1", "Utah:0"]
+    assert texts["Ohio:0"].splitlines()[:7:2] == [
+        "# Laws",
+        "## Ordinances",
+        "### Housing",
+        "#### Permits",
+    ]
+    assert "#### Fees" in texts["Ohio:0"] and "### Water" in texts["Ohio:1"]
+    assert made.documents["Ohio:1"].title == "Ohio"
+    assert made.judgements["gold"].qrels == {"q1": {"Ohio:0": 1.0}, "q2": {"Utah:0": 1.0}}
+
+
+def test_rows_of_a_state_that_are_not_together_are_refused():
+    columns = row_joining.JoinColumns("state", "text", "title", (), "")
+    rows = [("line 1", {"state": "Ohio"}), ("line 2", {"state": "Utah"})]
+    again = [*rows, ("line 3", {"state": "Ohio", "text": "x"})]
+    with pytest.raises(DataError, match="line 3: rows of state = 'Ohio' were there before"):
+        list(row_joining.join_rows(again, columns, "_id"))
 
 
 def test_a_tenth_of_the_queries_is_for_dev_and_a_hundred_at_most(tmp_path):
@@ -135,18 +235,21 @@ def test_a_document_that_was_left_out_takes_its_queries_with_it(tmp_path):
     assert transferred["dropped"] == {"the relevant document is not in the corpus": 1}
 
 
-# A mask, a pool, judgements of parents of passages, and comparisons.
+# A mask, a pool, judgements of parents of passages, comparisons with twins, and triplets of dev alone.
 PROTOCOLS = [
     "obliq/writing",
     "birco/relic",
     "crumb/set_ops",
     "multiconir/books:format",
+    "birco/arguana",
 ]
 
 
 @pytest.mark.parametrize("hashed", [False, True], ids=["own ids", "hashed ids"])
 @pytest.mark.parametrize("task", PROTOCOLS)
-def test_masks_and_pools_name_the_passages_that_documents_became(task, hashed, tmp_path):
+def test_masks_pools_and_comparisons_name_the_passages_that_documents_became(
+    task, hashed, tmp_path
+):
     folder = prepare(
         tmp_path,
         "adapt",
@@ -182,8 +285,10 @@ def test_masks_and_pools_name_the_passages_that_documents_became(task, hashed, t
             for one in given.documents
         }
     )
-    assert not made.comparisons and not {"Win", "Flip"} & {*made.metrics}
     if task.endswith("format"):
-        assert {why for _, why, _ in dropped(folder)} == {
-            "comparisons of documents, which are not carried over"
+        assert made.twins == given.twins and "Flip" in made.metrics
+        assert {one: [pair.label for pair in of] for one, of in made.comparisons.items()} == {
+            one: [pair.label for pair in of] for one, of in given.comparisons.items()
         }
+    if task == "birco/arguana":
+        assert {"Triplets"} == {pair.label for of in made.comparisons.values() for pair in of}

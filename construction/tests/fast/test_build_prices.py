@@ -10,8 +10,8 @@ from sextant_construction import __main__ as build_command
     [
         "run BUILD --lm LM",
         "run BUILD --lm offline --lm judge=LM",
-        "contamination --task congress --retriever bm25 --lm LM",
-        "check congress --lm LM",
+        "contamination --task congress --retriever bm25 --lm PRICED --judge LM",
+        "check congress --lm PRICED --judge LM",
     ],
 )
 def test_dollars_are_refused_before_a_build_sends_anything_where_a_price_is_unknown(
@@ -23,7 +23,7 @@ def test_dollars_are_refused_before_a_build_sends_anything_where_a_price_is_unkn
     recipe = ("--recipe", "latent", "--corpus", "task:congress", "--set", 'attribute.lens="stance"')
     assert command("new", tmp_path / "build", *recipe).code == 0
     words = words.replace("BUILD", str(tmp_path / "build"))
-    words = words.replace("LM", server.spec)
+    words = words.replace("PRICED", "openai/gpt-5-mini").replace("LM", server.spec)
     done = command(*words.split(), "--budget-usd", "1")
     assert done.code == 2 and f"the price of {server.spec} is not known" in done.out + done.err
     assert not server.requests

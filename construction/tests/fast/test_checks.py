@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT, lines
 from openai_server import asked, given, ids
 from scipy import stats as scipy_stats
+from sklearn import metrics as sklearn_metrics
 
 from sextant import environments
 from sextant.environments.base import Comparison
@@ -96,6 +97,8 @@ def test_offline_the_gap_is_a_floor(look, tmp_path):
     assert code == 0 and "a floor" in figures["gap"]["says"] and figures["gap"]["fine"] is None
     assert figures["first"]["fine"] is False
     assert figures["power"]["value"] is None and figures["tau"]["fine"] is None
+    assert look(tmp_path / "toy", "--bound", "first=1")[2]["first"]["fine"] is True
+    assert "did you mean 'first'" in look(tmp_path / "toy", "--bound", "frst=1")[1]["said"]
     code, ahead, _ = look(tmp_path / "toy", "--lm", "openai/gpt-5-mini", "--dry-run")
     assert code == 0 and ahead["program"] == VERIFIER and ahead["calls"] >= 12
 
@@ -239,6 +242,35 @@ def test_what_hangs_on_one_system_of_the_pool_and_how_little_so_many_queries_sho
     assert figures["power"]["value"] == pytest.approx(max(shown), rel=1e-3)
 
 
+def test_a_second_judge_s_kappa_is_that_of_sklearn(server, look):
+    truth = environments.load("twitter", "mini", "all")
+    texts, drawn, theirs, ours = (
+        {" ".join(q.text.split()): q.query_id for q in truth.queries},
+        random.Random(1),
+        [],
+        [],
+    )
+
+    def grade(prompt):
+        query_id = texts[" ".join(given(prompt, "description").split())]
+        shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
+        known = [truth.judgements["pooled"].qrels[query_id][one] >= 1 for one in shown]
+        said = [one if drawn.random() < 0.8 else not one for one in known]
+        theirs.extend(known), ours.extend(said)
+        rows = [
+            {"id": one, "grade": 2 * told, "reason": "so"}
+            for one, told in zip(shown, said, strict=True)
+        ]
+        return {"verdicts": json.dumps(rows)}
+
+    server.answer = grade
+    figures = look("twitter", "--split", "all", "--judge", server.spec, "--max-concurrent", "1")[2]
+    assert len(ours) == figures["kappa"]["found"]["documents"] > 50
+    assert figures["kappa"]["value"] == pytest.approx(
+        sklearn_metrics.cohen_kappa_score(theirs, ours)
+    )
+
+
 def test_what_does_not_hold_that_must_is_named_with_exit_code_3(look, tmp_path):
     write_release(benchmark(), tmp_path, {})
     lines(
@@ -283,6 +315,10 @@ def test_length_alone_is_no_wording_and_a_word_of_the_generator_is_one_at_any_le
         documents.append(Document(one.doc_id, " ".join(text)))
     write_release(made._replace(documents=Corpus(documents)), tmp_path / "built", {})
     figure = look(tmp_path / "built")[2]["generator"]
+    positives = [len(one.text.split()) for one in documents if one.doc_id in gold]
+    others = [len(one.text.split()) for one in documents if one.doc_id not in gold]
+    by_length = np.mean([(a > b) + (a == b) / 2 for a in positives for b in others])
+    assert figure["length_alone"] == pytest.approx(by_length, abs=0.08)
     assert figure["fine"] is not marked and (marked or figure["value"] < 0.7)
 
 

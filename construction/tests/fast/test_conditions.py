@@ -15,7 +15,7 @@ from sextant.environments.base import Comparison
 from sextant.tools.errors import BudgetReached, DataError
 from sextant.tools.text import sentences
 from sextant_construction import __main__ as command
-from sextant_construction.condition_ladders import count_different_sentences, count_steps
+from sextant_construction.condition_ladders import check_ladders, count_different_sentences
 
 
 def read(domain):
@@ -312,7 +312,9 @@ def test_without_a_model_both_protocols_are_tasks_with_the_metrics_of_the_releas
         for domain in ("Books", "Legal Document", "Medical Case")
         for row in read(domain)
     ]
-    found, place = make(None, positives, recipe={"ladder": {"protocol": protocol, "number": 6}})
+    found, place = make(
+        None, positives, recipe={"ladder": {"protocol": protocol, "number": 6, "words": 512}}
+    )
     made = load(place)
     calls = {row["stage"]: row["usage"]["calls"] for row in found["stages"] if row["usage"]}
     expected = {"conditions": 9, "query_of_k": 9, "covers": 9, "spoil": 54, "meets": 54}
@@ -322,8 +324,10 @@ def test_without_a_model_both_protocols_are_tasks_with_the_metrics_of_the_releas
         "--program", "retrieve", "--split", "all", "--json", "--task", place / "release"
     ).json["metrics"]
     assert made.metrics == multiconir.list_metrics(protocol, 6) and {*made.metrics} <= {*figures}
-    assert len(made.queries) == queries
-    assert all({*steps} == {1} for steps in count_steps(made).values())
+    assert len(made.queries) == queries and all(
+        512 <= len(one.text.split()) < 530 for one in made.documents.stream()
+    )
+    assert all({*row.steps} == {1} and not row.foreign for row in check_ladders(made))
     if protocol == "complexity":
         asked_for = [one.text for one in made.queries if one.query_id.startswith("b1-")]
         assert all(longer.startswith(shorter + "\n") for shorter, longer in pairwise(asked_for))
@@ -354,15 +358,22 @@ def test_a_built_ladder_that_is_none_breaks_what_must_hold(make, author, texts, 
     assert check("check", place).code == 0
 
 
-def test_the_steps_of_a_record_are_counted_in_sentences():
+def test_the_checker_finds_what_a_ladder_has_that_it_should_not():
     documents = {
         "p": "It is set in Rome. The year is 2022. A dog runs.",
         "one": "It is set in Oslo. The year is 2022. A dog runs.",
         "two": "It is set in Oslo. The year is 1950. A cat runs.",
+        "twice": "A cat sits. A cat sits. It costs 1,500. A dog runs.",
+        "less": "A cat sits. A cow sits. It costs 1,500. A dog runs.",
     }
-    task = environments.of(documents, {"a": "A film in Rome"}, {"a": {"p": 1}}, name="t")
-    comparisons = (Comparison("Win(1)", "p", "one"), Comparison("Win(2)", "one", "two"))
-    assert count_steps(replace(task, comparisons={"a": comparisons})) == {"p": [1, 2]}
+    asked_for = {"a": "A film:\n1. of 1918\n2. in Rome", "b": "(1) a dog, for 1500"}
+    task = environments.of(documents, asked_for, {"a": {"p": 1}, "b": {"twice": 1}}, name="t")
+    first = (Comparison("Win(1)", "p", "one"), Comparison("Win(2)", "one", "two"))
+    task = replace(task, comparisons={"a": first, "b": (Comparison("Win(1)", "twice", "less"),)})
+    assert [[[*part] for part in row[1:]] for row in check_ladders(task)] == [
+        [[1, 2], ["1918"], []],
+        [[1], [], ["A cat sits."]],
+    ]
 
 
 @pytest.mark.parametrize("variant", ["complexity", "monotonicity", "format", "length512"])
@@ -370,8 +381,9 @@ def test_the_miniatures_records_are_ladders_but_for_two_conditions_of_two_senten
     tasks = [
         environments.load(f"multiconir/{one}:{variant}", "mini", "all") for one in multiconir.TASKS
     ]
-    rows = [steps for task in tasks for steps in count_steps(task).values()]
-    assert len(rows) == 15 and [step for steps in rows for step in steps if step != 1] == [2, 2]
+    rows = [row for task in tasks for row in check_ladders(task)]
+    assert len(rows) == 15 and [step for row in rows for step in row.steps if step != 1] == [2, 2]
+    assert not any(row.foreign or row.repeated for row in rows)
 
 
 def test_each_style_is_a_call_with_two_examples_of_it(make, author, texts, server):
@@ -390,7 +402,7 @@ def test_each_style_is_a_call_with_two_examples_of_it(make, author, texts, serve
 
 
 def test_a_build_from_a_task_of_hidden_ids_hides_them_from_programs_again(tmp_path):
-    ladder = {"protocol": "complexity", "number": 6}
+    ladder = {"protocol": "complexity", "number": 6, "words": 512}
     folder = prepare(tmp_path / "built", "conditions", "task:multiconir/books", ladder=ladder)
     build(folder)
     seen = environments.load(str(folder / "release"), split="all")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from conftest import lines
-from openai_server import given
+from openai_server import given, ids
 
 from sextant import environments
 from sextant.tools.platform.cli import CommandParser, run_command
@@ -159,13 +159,13 @@ def test_ten_quotations_known_by_heart_are_removed_and_nothing_else(
     )
 
 
-def test_what_is_like_a_wanted_text_is_for_people_to_say(server, command, tmp_path):
+def test_what_is_like_a_wanted_text_is_for_people_to_say_or_for_a_judge(server, command, tmp_path):
     truth = environments.load("birco/clinical_trial", "mini", "all")
     gold = {
         one.query_id: sorted(truth.judgements["gold"].relevant(one.query_id))
         for one in truth.queries
     }
-    first, second = truth.queries[:2]
+    first, second, third = truth.queries[:3]
     # Of the first it knows a text by heart, of the second it makes a good one up, and of the others bad ones.
     memories = {
         first.query_id: truth.documents[gold[first.query_id][-1]].text,
@@ -177,7 +177,17 @@ def test_what_is_like_a_wanted_text_is_for_people_to_say(server, command, tmp_pa
         known = memories.get(
             texts[" ".join(given(prompt, "description").split())], "A study of snow."
         )
-        return {"guess": known}
+        if "## verdicts ##" not in prompt:
+            return {"guess": known}
+        shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
+        grade = (
+            0
+            if "snow" in prompt or "Nothing in" in prompt.rpartition("[[ ## passages ## ]]")[2]
+            else 2
+        )
+        return {
+            "verdicts": json.dumps([{"id": one, "grade": grade, "reason": "so"} for one in shown])
+        }
 
     server.answer = answer
     words = (
@@ -193,16 +203,21 @@ def test_what_is_like_a_wanted_text_is_for_people_to_say(server, command, tmp_pa
     words += ("--retriever", f"api:{server.spec}")
     undecided = command(*words)[1]
     assert undecided["removed"] == {} and undecided["categories"]["open"] == len(truth.queries)
+    judged = command(*words, "--judge", server.spec)[1]
+    assert judged["removed"] == {
+        f"query/{first.query_id}": f"the same as {gold[first.query_id][-1]}"
+    }
+    assert judged["categories"]["same"] == 1
+    # People are shown the same guesses; what they say holds.
     out = tmp_path / "out"
-    command(*words, "--out", out)
+    command(*words, "--judge", server.spec, "--out", out)
     items = human_review.read_offered(out)["contamination"]
     assert len(items) == len(truth.queries)
-    [asked] = [row["item"] for row in items.values() if first.text in str(row["show"])]
+    [asked] = [row["item"] for row in items.values() if third.text in str(row["show"])]
     lines(tmp_path / "said.jsonl", [json.dumps({"item": asked, "rater": "ann", "value": "same"})])
     assert human_review.import_answers(out, [tmp_path / "said.jsonl"]) == 0
-    said = command(*words, "--out", out)[1]
-    assert said["removed"] == {f"query/{first.query_id}": f"the same as {gold[first.query_id][-1]}"}
-    assert said["categories"]["same"] == 1
+    said = command(*words, "--judge", server.spec, "--out", out)[1]
+    assert said["removed"].keys() == {f"query/{first.query_id}", f"query/{third.query_id}"}
 
 
 @pytest.mark.parametrize(

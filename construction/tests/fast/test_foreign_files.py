@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sextant.tools.errors import SextantError
-from sextant_construction.documents.xml_records import XmlPaths, read_xml
+from sextant_construction.documents.markup import XmlPaths, read_xml
 from sextant_construction.recipe import read_recipe
 
 

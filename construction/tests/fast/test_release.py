@@ -230,12 +230,16 @@ def test_private_texts_are_found_wherever_a_release_says_them_and_what_documents
     assert read_solutions(str(tmp_path / "solutions.jsonl"))["d1"] == long
     assert (tmp_path / "solutions.jsonl").stat().st_mode & 0o77 == 0
     found = release.check_release(tmp_path)
-    assert len(found) == 1 and re.search(
-        "provenance.jsonl, line 1: private author .*: 'ann lee'$", found[0]
+    assert found[:2] == [
+        f"corpus.jsonl: private {what} is in its text"
+        for what in ("solution of 'd1'", "author of 'd3'")
+    ]
+    assert len(found) == 3 and re.search(
+        "provenance.jsonl, line 1: private author .*: 'ann lee'$", found[2]
     )
     told = "And then apply the inequality of means once more!"
     release.write_release(made._replace(provenance=[]), tmp_path, MADE | {"source": told})
-    said = release.check_release(tmp_path)[0]
+    said = release.check_release(tmp_path)[2]
     assert "'and then apply the inequality of means once'" in said
 
 

@@ -9,13 +9,52 @@ from pdfs import make_pdf
 
 from sextant.tools.errors import DataError, UsageError
 from sextant_construction import documents
-from sextant_construction.documents.xml_records import XmlPaths
+from sextant_construction.documents.markup import XmlPaths, write_markdown
 
 PAGE = """<html><head><title>Tide tables</title></head><body><nav><a href="/">Home</a> <a href="/b">About us</a></nav>
 <article><h1>Tide tables</h1><p>The harbour publishes its tide tables twice a year, and says when the water comes.</p>
 <h2>Springs</h2><ul><li>March</li><li>September</li></ul><table><tr><th>Day</th><th>High</th></tr>
 <tr><td>1</td><td>6:00</td></tr></table></article><footer>Copyright 2020</footer>
 <script>alert(1)</script></body></html>"""
+
+WIKI = """{{Infobox person
+| name = Ilse Brandauer
+| born = {{birth date|1909|3|11}}
+}}
+'''Ilse Brandauer''' was an [[Austria]]n [[Glider (aircraft)|glider]] pilot.<ref>Book 1</ref>{{citation needed}}
+
+== Life ==
+* one [http://x.org link]
+** deep
+
+{| class="wikitable"
+! Year !! Place
+|-
+| 1930 || 2nd
+|}
+[[File:x.jpg|thumb|caption]]
+[[Category:Pilots]]"""
+
+IN_MARKDOWN = """- name: Ilse Brandauer
+- born: 1909 3 11
+
+Ilse Brandauer was an Austrian glider pilot.
+
+## Life
+
+- one link
+  - deep
+
+| Year | Place |
+|---|---|
+| 1930 | 2nd |"""
+
+DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/"><siteinfo><sitename>W</sitename></siteinfo>
+<page><title>Crake</title><ns>0</ns><id>7</id><revision><id>1</id>
+<text>A '''crake''' &amp; more.</text></revision></page>
+<page><title>Talk:Crake</title><ns>1</ns><id>8</id><revision><text>talk</text></revision></page>
+<page><title>Rail</title><ns>0</ns><id>9</id><redirect title="Crake"/><revision><text>x</text></revision></page>
+</mediawiki>"""
 
 TRIALS = """<trials><study><nct>N1</nct><title>On  digoxin</title><eligibility><criteria>Adults &lt; 80
 <b>only</b></criteria></eligibility></study><study><nct>N2</nct><title>Other</title></study></trials>"""
@@ -36,6 +75,7 @@ def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_
         "a.md": "# Tides\n\nthe *water*\n",
         "deep/b.txt": "plain\ntext",
         "deep/page.HTML": PAGE,
+        "Ilse_Brandauer.wiki": WIKI,
         ".git/c.md": "hidden",
         "photo.jpg": "not a text",
     }
@@ -47,6 +87,7 @@ def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_
     rows, counts = read(tmp_path)
     texts = {row["id"]: row["text"].strip() for row in rows}
     assert list(texts) == [
+        "Ilse_Brandauer.wiki",
         "a.md",
         "d.txt.gz",
         "deep/b.txt",
@@ -56,8 +97,9 @@ def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_
     assert texts["a.md"] == "# Tides\n\nthe *water*" and texts["deep/b.txt"] == "plain\ntext"
     assert texts["d.txt.gz"] == "packed" and texts["e.pdf"] == "Harbour notes"
     assert counts == {"files of another form, left out": 1}
+    assert {row["id"]: row.get("title") for row in rows}["Ilse_Brandauer.wiki"] == "Ilse Brandauer"
     rows, counts = read(tmp_path, "markdown")
-    assert [row["id"] for row in rows] == ["a.md"] and counts.total() == 5
+    assert [row["id"] for row in rows] == ["a.md"] and counts.total() == 6
 
 
 def test_of_a_web_page_the_main_text_is_kept_as_markdown(tmp_path):
@@ -71,6 +113,16 @@ def test_of_a_web_page_the_main_text_is_kept_as_markdown(tmp_path):
     ]
     (tmp_path / "short.html").write_text("<p>short</p>")
     assert read(tmp_path / "short.html")[0][0]["text"] == "short"
+
+
+def test_wikitext_becomes_markdown_with_its_headings_lists_tables_and_infobox():
+    assert write_markdown(WIKI) == IN_MARKDOWN
+    assert write_markdown("unclosed [[link {{t") == "unclosed [[link {{t"
+
+
+def test_of_a_dump_of_a_wiki_the_articles_are_read(tmp_path):
+    (tmp_path / "dump.xml.bz2").write_bytes(bz2.compress(DUMP.encode()))
+    assert read(tmp_path)[0] == [{"id": "7", "title": "Crake", "text": "A crake & more."}]
 
 
 def test_records_of_xml_are_read_by_the_paths_that_a_recipe_names(tmp_path):
@@ -125,7 +177,7 @@ BOMB = "<!DOCTYPE r [<!ENTITY a 'x'>" + "".join(
             "a.txt.gz cannot be read",
         ),
         ("a.xml", b"<r><a>torn", "a.xml is not whole XML"),
-        ("a.xml.bz2", bz2.compress(TRIALS.encode())[:-9], "a.xml.bz2"),
+        ("a.xml.bz2", bz2.compress(DUMP.encode())[:-9], "a.xml.bz2"),
         ("a.xml", f"{BOMB}]><r>&m;</r>".encode(), "a.xml is not whole XML"),
         (
             "a.xml",

@@ -1,0 +1,250 @@
+"""Wikitext and XML as Markdown: pages of a MediaWiki, alone or in a dump, and records of any
+schema.
+
+Of templates only infoboxes are kept, as lists: only their wiki has the texts of the others.
+The parser refuses entities that an XML file defines itself if they grow, and follows no external
+entities.
+"""
+
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from sextant.environments.readers import raw_files
+from sextant.tools.errors import DataError
+from sextant.tools.records import JsonObject
+from sextant_construction.documents.pages import NEEDED, need, read_text
+
+# Links that show no words, or leave the page.
+_NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)
+_LEFT_OUT = ("ref", "gallery", "references", "timeline")
+_PAGE = ("id", "title", "revision/{*}text")  # of a dump
+# Marks; a page that shows a mark in <nowiki> is left to the parser.
+_FEW_UNCLOSED = 100
+# A character for private use -> an opening mark, and the pattern of the mark and its end.
+_PAIRS = {
+    "\ue000": ("{{", re.compile(r"(?P<open>\{\{)|\}\}")),
+    "\ue001": ("[[", re.compile(r"(?P<open>\[\[)|\]\]")),
+    "\ue002": ("{|", re.compile(r"^[ \t:*#;]*(?P<open>\{\|)|\|\}", re.MULTILINE)),
+}
+_LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
+
+
+class XmlPaths(NamedTuple):
+    """The paths of documents in XML files, in the syntax of ElementTree: "eligibility/criteria", ".//title"."""
+
+    element: str = ""  # the name of a record; "": the whole file is one
+    # Heading -> path of the text under it; if it is empty, all text of the record.
+    sections: Mapping[str, str] = {}
+    fields: tuple[str, ...] = ()  # further paths to take: of an id, a title, a group
+
+
+class Unwritten(NamedTuple):
+    """A document of a file, before it is parsed, which takes time."""
+
+    where: str  # its location, for messages
+    write: Callable[[], JsonObject]  # makes the row; to be called before the next document
+
+
+def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
+    """Yield each record of a file, or each page of a MediaWiki's dump that is an article."""
+    count = 0
+    root = None
+    wanted = record.element
+    try:
+        with raw_files.BoundedFile(path, html=True) as file:
+            for event, element in ElementTree.iterparse(file, ("start", "end")):
+                if root is None:
+                    root = element
+                    dump = not wanted and _local(element) == "mediawiki"
+                    wanted = wanted or ("page" if dump else _local(root))
+                if event == "start" or _local(element) != wanted:
+                    continue
+                count += 1
+                location = f"{path}, {wanted} {count}"
+                if not dump:
+                    own_id = doc_id if element is root else f"{doc_id}:{count}"
+                    yield Unwritten(location, partial(_write_record, element, own_id, record))
+                elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
+                    yield Unwritten(location, partial(_write_page, element))
+                element.clear()
+                # Otherwise it holds every earlier record, empty.
+                root.clear()
+        if not count:
+            raise DataError(f"{path} has no element <{wanted}>")
+    # LookupError and ValueError are of an unknown encoding.
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        raise DataError(f"{path} is not whole XML: {error}") from None
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -> JsonObject:
+    row = {"id": doc_id, "text": _write_sections(element, record.sections)}
+    for name in record.fields:
+        row[name] = " ".join(_texts(element, name))
+    return row
+
+
+def _write_page(element: ElementTree.Element) -> JsonObject:
+    number, title, wikitext = (element.findtext(f"{{*}}{path}") or "" for path in _PAGE)
+    text = write_markdown(wikitext)
+    return {
+        "id": number or title,
+        "title": title,
+        "text": text,
+    }
+
+
+def _local(element: ElementTree.Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _texts(element: ElementTree.Element, path: str) -> list[str]:
+    texts = []
+    for child in element.findall(path):
+        words = "".join(child.itertext()).split()
+        if words:
+            texts.append(" ".join(words))
+    return texts
+
+
+def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -> str:
+    if not sections:
+        lines = (" ".join(text.split()) for text in element.itertext())
+        return "\n\n".join(filter(None, lines))
+    written = []
+    for heading, path in sections.items():
+        if texts := _texts(element, path):
+            written += [f"## {heading}", *texts]
+    return "\n\n".join(written)
+
+
+def read_wikitext(path: Path) -> Mapping[str, str]:
+    """Return a file of wikitext as Markdown; its name is the title."""
+    wikitext = read_text(path)["text"]
+    return {"title": path.stem.replace("_", " "), "text": write_markdown(wikitext)}
+
+
+def write_markdown(wikitext: str) -> str:
+    """Return wikitext as Markdown, without references and categories.
+
+    It has headings, lists, tables, and infoboxes as lists.
+    """
+    hidden = _hide_unclosed(wikitext)
+    code = need(*NEEDED["wikitext"]).parse(hidden.text)
+    wikicode_type = type(code)
+    written = "".join(_write(wikicode_type([node])) for node in code.nodes)
+    written = _LIST.sub(lambda match: " " * len(match[1]) + "- ", written)
+    for stand_in, mark in hidden.marks.items():
+        written = written.replace(stand_in, mark)
+    return re.sub(r"\n\s*\n", "\n\n", written).strip()
+
+
+class _Hidden(NamedTuple):
+    text: str
+    marks: Mapping[str, str]  # stand-in of a mark -> the mark
+
+
+def _hide_unclosed(wikitext: str) -> _Hidden:
+    """Return wikitext with a character in place of each mark that nothing closes, if they are many.
+
+    They are text, but the parser would read the rest of the page for each of them to learn that.
+    """
+    marks = {}
+    for stand_in, (mark, pattern) in _PAIRS.items():
+        if wikitext.count(mark) <= _FEW_UNCLOSED:
+            continue
+        unclosed = _unclosed(pattern, wikitext)
+        if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
+            continue
+        pieces = []
+        end = 0
+        for match in unclosed:
+            start = match.start("open")
+            pieces.append(wikitext[end:start])
+            pieces.append(stand_in)
+            end = match.end("open")
+        wikitext = "".join(pieces) + wikitext[end:]
+        marks[stand_in] = mark
+    return _Hidden(wikitext, marks)
+
+
+def _unclosed(pattern: re.Pattern[str], wikitext: str) -> list[re.Match[str]]:
+    unclosed = []
+    for match in pattern.finditer(wikitext):
+        if match["open"]:
+            unclosed.append(match)
+        elif unclosed:
+            unclosed.pop()
+    return unclosed
+
+
+def _write(code: Any) -> str:
+    """Return a single node as Markdown."""
+    node = code.get(0)
+    node_type = type(node).__name__
+    tag = getattr(node, "tag", getattr(node, "name", ""))
+    name = str(tag).strip().lower()
+    if node_type == "Heading":
+        title = node.title.strip_code().strip()
+        return f"\n{'#' * node.level} {title}\n\n"
+    if node_type == "Template" and "infobox" in name:
+        return f"\n{_write_infobox(node)}\n"
+    if name == "table":
+        return f"\n\n{_write_table(node)}\n\n"
+    if name == "li":
+        return "- "
+    if name == "br":
+        return "\n"
+    if name in _LEFT_OUT:
+        return ""
+    if node_type == "Wikilink" and _NO_TEXT.match(str(node.title)):
+        return ""
+    return str(code.strip_code(collapse=False))
+
+
+def _write_infobox(node: Any) -> str:
+    lines = []
+    for parameter in node.params:
+        if value := _write_line(parameter.value):
+            name = str(parameter.name).strip()
+            lines.append(f"- {name}: {value}\n")
+    return "".join(lines)
+
+
+def _write_table(node: Any) -> str:
+    lines = []
+    # The cells of the first row may stand in the table itself.
+    for row in [node, *_tags_in(node, "tr")]:
+        cells = [_write_line(cell.contents) for cell in _tags_in(row, "td", "th")]
+        if cells:
+            lines.append(f"| {' | '.join(cells)} |")
+    if lines:
+        ruler = re.sub(r"[^|]+", "---", lines[0])
+        lines.insert(1, ruler)
+    return "\n".join(lines)
+
+
+def _tags_in(node: Any, *names: str) -> Any:
+    def is_named(tag: Any) -> bool:
+        return str(tag.tag).strip().lower() in names
+
+    return node.contents.filter_tags(recursive=False, matches=is_named)
+
+
+def _write_line(code: Any) -> str:
+    """Return the text of a cell or a parameter on a line.
+
+    A template in it becomes its arguments without a name.
+    """
+    for template in code.filter_templates(recursive=False):
+        values = [str(parameter.value) for parameter in template.params if not parameter.showkey]
+        code.replace(template, " ".join(values))
+    words = code.strip_code().split()
+    return " ".join(words).replace("|", "/")

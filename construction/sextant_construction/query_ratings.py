@@ -1,0 +1,55 @@
+"""People's ratings of queries, from JSON Lines: a row for each query, with its id and ratings.
+
+    {"query_id": "q1", "naturalness": [true, true, false], "metadata": {"fluency": [1, 1, 0.5]}}
+
+A rating is a number or a truth value, or a list of those by several people, whose mean counts. The
+key of a nested rating is "metadata.fluency"; QUEST has its ratings so. Sheets for people to fill in
+are in human_review.py.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from sextant.environments.readers import collections
+from sextant.environments.readers import files as tables
+from sextant.tools.errors import DataError
+
+
+def read_ratings(file: Path, names: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Return the mean of each named rating, by query.
+
+    DataError for a row that lacks one, or a rating that is no number.
+    """
+    names = list(names)
+    ratings = {}
+    for location, row in tables.read_rows([file]):
+        id_columns = [column for column in collections.IDS if column in row]
+        cell = tables.pick_column(location, row, *(id_columns or collections.IDS))
+        query_id = tables.read_id(cell, location)
+        ratings[query_id] = {name: _mean(_find(row, name, location), location) for name in names}
+    return ratings
+
+
+def _find(
+    row: Mapping[str, Any],
+    name: str,
+    location: str,
+) -> Any:
+    value: Any = row
+    for key in name.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise DataError(f"{location}: there is no rating {name!r}")
+        value = value[key]
+    return value
+
+
+def _mean(value: Any, location: str) -> float:
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(rating, int | float) for rating in values):
+        raise DataError(
+            f"{location}: {tables.abbreviate(value)} is no rating; it is a number, true or false, "
+            f"or a list of such"
+        )
+    return fmean(values)
