@@ -1,17 +1,19 @@
-"""What the rows of the papers' tables lack on this machine, and the command that makes them for whoever
-has it: `sextant reproduce --missing`.
+"""What the rows of the papers' tables lack on this machine, the cheapest first, and the command that
+makes them for whoever has it: `sextant reproduce --missing`.
 
-Weights and keys are looked for; what a paper or its release lacks is said by the TOML files. What a
-table costs is for --dry-run to say.
+Weights and keys are looked for; what a paper or its release lacks is said by the TOML files.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from math import ceil, inf
 from pathlib import Path
 
-from sextant.evals.papers.sections import PaperTable
+from sextant import environments
+from sextant.evals.papers.need_costs import GPU_DOLLARS, Reading, estimate_dollars
+from sextant.evals.papers.sections import PaperCell, PaperTable
 from sextant.evals.papers.settings import ReproductionSettings
 from sextant.evals.running.candidate_pools import read as read_pool
 from sextant.tools import retrievers
@@ -38,14 +40,24 @@ class MissingRow:
     # In words
     missing: str
     command: str
+    # The model or retriever that is bought; "" for what cannot be.
+    need: str = ""
+    readings: set[Reading] = field(default_factory=set)
     # The systems, or the figures of a table without systems.
     rows: dict[str, None] = field(default_factory=dict)
     tables: dict[str, None] = field(default_factory=dict)
 
+    def cost(self) -> tuple[float | None, float | None]:
+        """Return the dollars that all its rows cost together, and the hours of an H100 among it."""
+        return estimate_dollars(self.need, self.readings) if self.need else (None, None)
+
     def json(self) -> JsonObject:
         """Return it as plain data."""
+        usd, gpu_hours = self.cost()
         return {
             "missing": self.missing,
+            "usd": usd,
+            "gpu_hours": gpu_hours,
             "command": self.command,
             "rows": list(self.rows),
             "tables": list(self.tables),
@@ -84,14 +96,17 @@ def name_key(need: str) -> str:
 
 
 def list_missing(tables: Iterable[PaperTable]) -> list[MissingRow]:
-    """Return what is not here, in the order of the tables."""
+    """Return what is not here: what can be bought, the cheapest first, then the rest in the order of
+    the tables.
+    """
     found = dict[str, MissingRow]()
     for table in tables:
         for row, lack in _list_lacks(table):
             entry = found.setdefault(lack.missing, lack)
+            entry.readings |= lack.readings
             entry.rows[row] = None
             entry.tables[table.name] = None
-    return list(found.values())
+    return sorted(found.values(), key=lambda row: row.cost()[0] or inf)
 
 
 def _list_lacks(table: PaperTable) -> Iterator[tuple[str, MissingRow]]:
@@ -112,40 +127,63 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, MissingRow]]:
             yield cell.task, MissingRow(how, f"sextant reproduce {table.name} {option}")
         for system in table.runs_of(cell) if cell.system else ():
             if "lacks" in system:
-                yield system["name"], _explain_lack(system, table)
+                yield system["name"], _explain_lack(system, cell, table)
                 continue
             for need in list_needs(system):
                 if not is_here(need):
-                    yield system["name"], _explain_need(need, table)
+                    yield system["name"], _explain_need(need, system, cell, table)
 
 
-def _explain_lack(system: JsonMapping, table: PaperTable) -> MissingRow:
+def _list_readings(need: str, system: JsonMapping, cell: PaperCell) -> set[Reading]:
+    """Return what a model or retriever of a system reads for a cell."""
+    of_model = ("", "")
+    if need == system.get("lm"):
+        of_model = (system["program"], f"{system.get('instruction')} {system.get('pool')}")
+    return {Reading(task, *of_model) for task in environments.expand_tasks(cell.task)}
+
+
+def _explain_lack(system: JsonMapping, cell: PaperCell, table: PaperTable) -> MissingRow:
     """Return what a system lacks everywhere; a retired model can be served."""
     lacks = str(system["lacks"])
     model = str(system.get("lm", "")).partition("/")[2]
     if "make" in system or not model:
         return MissingRow(lacks, system.get("make", NEVER))
-    command = f"sextant reproduce {table.name} --lm {model}@http://HOST:PORT/v1"
-    return MissingRow(f"{lacks} ({model})", command)
+    served = f"{model}@http://HOST:PORT/v1"
+    command = f"sextant reproduce {table.name} --lm {served}"
+    return MissingRow(
+        f"{lacks} ({model})", command, served, _list_readings(system["lm"], system, cell)
+    )
 
 
-def _explain_need(need: str, table: PaperTable) -> MissingRow:
+def _explain_need(need: str, system: JsonMapping, cell: PaperCell, table: PaperTable) -> MissingRow:
     """Return what is missing of a model or retriever, and the command."""
     make = f"sextant reproduce {table.name}"
+    readings = _list_readings(need, system, cell)
     if key := name_key(need):
-        return MissingRow(f"a key of {need.removeprefix('api:')}", f"export {key}=...; {make}")
+        missing = f"a key of {need.removeprefix('api:')}"
+        return MissingRow(missing, f"export {key}=...; {make}", need, readings)
     model = need.partition(":")[2].partition("(")[0]
     # Its details are of what size it is, and what licence or base model it needs.
     missing = f"the weights of {model} ({model_table.rows()[model].needs})"
-    return MissingRow(missing, f"hf download {model}; {make}")
+    return MissingRow(missing, f"hf download {model}; {make}", need, readings)
 
 
 def lay_out_missing(rows: Iterable[MissingRow]) -> list[TerminalBlock]:
-    """Return two lines for each missing thing: the rows with their tables; and the command."""
-    lines: list[TerminalBlock] = []
+    """Return two lines for each missing thing: its cost, the rows with their tables; and the command."""
+    lines: list[TerminalBlock] = [
+        f"rough costs, at list prices and ${GPU_DOLLARS:g} an hour of an H100; --dry-run prices a table"
+    ]
     for row in rows:
         # "Snowflake | Query-to-Doc" is Snowflake in another table.
         names = dict.fromkeys(name.partition(" | ")[0] for name in row.rows)
-        lines.append(f"{row.missing}: {', '.join(names)} ({', '.join(row.tables)})")
+        named = f"{', '.join(names)} ({', '.join(row.tables)})"
+        lines.append(f"{_show_cost(*row.cost())}{row.missing}: {named}")
         lines.append(CommandLine("   ", row.command))
     return lines
+
+
+def _show_cost(usd: float | None, gpu_hours: float | None) -> str:
+    if usd is None:
+        return ""
+    dollars = f"${ceil(usd * 100) / 100:,.2f}" if usd < 10 else f"${usd:,.0f}"
+    return f"{dollars}: " if gpu_hours is None else f"{dollars}, {ceil(gpu_hours * 10) / 10} h: "

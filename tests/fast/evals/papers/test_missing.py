@@ -25,6 +25,24 @@ def test_the_guides_table_is_what_the_command_prints(bare, command_of):
     assert f"```\n{printed}```" in guide
 
 
+def test_what_can_be_bought_comes_first_and_the_cheapest_before_all(bare, command_of):
+    rows = command_of(reproduce)("--missing", "--json").json["missing"]
+    known = [row["usd"] for row in rows if row["usd"] is not None]
+    assert known == sorted(known) and [row["usd"] for row in rows[: len(known)]] == known
+    costs = {row["missing"].partition(" (")[0]: row for row in rows}
+    assert costs["a key of openai/gpt-5.2"]["gpu_hours"] is None
+    # Table 1 of OBLIQ-Bench: documents and characters; 4.5 of these a token, at most 8,192 of a document
+    sizes = ((72122, 212), (507729, 4161), (3508, 316), (10389, 2315), (213650, 2545))
+    tokens = sum(documents * characters for documents, characters in sizes) / 4.5
+    others = costs["a key of gemini/gemini-embedding-2"]
+    crumb = 40956 * 2661 / 4.5  # Figure 1 has StackExchange, too
+    assert others["usd"] == pytest.approx((tokens + crumb) * 0.20 / 1e6)
+    hours = 2 * 4.0e9 * (tokens + crumb * 1) / (0.4 * 989e12) / 3600
+    weights = costs["the weights of Qwen/Qwen3-Embedding-4B"]
+    assert weights["gpu_hours"] == pytest.approx(hours)
+    assert weights["usd"] == pytest.approx(3 * hours)
+
+
 def test_each_row_that_cannot_be_made_here_is_listed_once_with_a_command(bare):
     rows = list_missing(sections().values())
     listed = {(name, table) for row in rows for name in row.rows for table in row.tables}
