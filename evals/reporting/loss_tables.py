@@ -41,6 +41,7 @@ class GapRow(NamedTuple):
     missing: Cell
     closed: Cell
     bounds_by_other_systems: str
+    full_task: str
     floor_is: str
     best_bare: Cell
     best_bare_is: str
@@ -66,7 +67,7 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable | 
     ]
     if not rows:
         return None
-    return tabulate("Floor and ceiling", rows, stem="gap", notes=notes, in_file=6)
+    return tabulate("Floor and ceiling", rows, stem="gap", notes=notes, in_file=7)
 
 
 def _gap_row(group: Group, bounds: ReferenceRuns) -> GapRow:
@@ -87,6 +88,7 @@ def _gap_row(group: Group, bounds: ReferenceRuns) -> GapRow:
         _interval(missing, "{:+z.4f}", "{:.3f}"),
         _interval(closed, "{:.0%}", "{:.0%}"),
         bounds.others,
+        run.config["task"],
         bounds.describe("floor"),
         figure_cell(bounds.mean("best"), "{:z.4f}", ""),
         bounds.describe("best"),

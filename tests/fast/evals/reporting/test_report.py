@@ -383,6 +383,15 @@ def test_search_and_verification_of_each_task_are_a_point_below_the_tables(folde
     assert report_plots.best_mean(runs, "nDCG@10", ["oracle", "hidden"]) == pytest.approx(0.8)
 
 
+def test_tasks_of_one_short_name_are_told_apart_in_the_file_of_bounds(folders, written):
+    names = ["birco/clinical_trial", "crumb/clinical_trial"]
+    for name in names:
+        run = name.replace("/", "-")
+        folders(run, {"nDCG@10": [0.5, 0.7]}, {"task": name})
+        folders(f"{run}-floor", {"nDCG@10": [0.1, 0.3]}, {"task": name, "program": "retrieve"})
+    assert [row["full task"] for row in rows(written("tables/gap.csv"))] == names
+
+
 def test_the_same_runs_make_the_same_bytes_in_any_order(folders, command, tmp_path):
     paths = [
         folders("a", {"nDCG@10": [0.1, 0.4], "R@10": [0, 1.0]}),
