@@ -40,7 +40,7 @@ from sextant.evals.serving.episode import (
     describe,
     query_for_agent,
 )
-from sextant.evals.serving.episode_server import IDLE, EpisodeServer
+from sextant.evals.serving.episode_server import IDLE, MOST, EpisodeServer
 from sextant.evals.serving.messages import (
     Answers,
     NoMessage,
@@ -49,6 +49,7 @@ from sextant.evals.serving.messages import (
     read_message,
     write_message,
 )
+from sextant.evals.serving.session_calls import SessionCalls, TooManyCalls
 from sextant.evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
 from sextant.programs.search_tools import as_json
 from sextant.tools.errors import SessionRefusal, UsageError
@@ -182,6 +183,7 @@ class McpServer:
     def __init__(self, clients: McpSessions, *, rewards: bool = False) -> None:
         self.clients = clients
         self._rewards = rewards
+        self._calls = SessionCalls(clients.host.most if clients.host else MOST)
         self.server: Server[Any] = Server(
             "sextant",
             instructions=INSTRUCTIONS,
@@ -276,8 +278,8 @@ class McpServer:
                     f"there is no such resource; there are {' and '.join(RESOURCES)}"
                 )
             read = partial(self._read, client, uri)
-            result = await run_sync(read)
-        except SessionRefusal as refusal:
+            result = await self._calls.run(client, read)
+        except (SessionRefusal, TooManyCalls) as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
         text = types.TextResourceContents(
             uri=uri, text=as_json(result), mime_type="application/json"
@@ -296,7 +298,10 @@ class McpServer:
         reported_usage: Any = (params.meta or {}).get(USAGE)
         client = self._client(context)
         work = partial(self._act, client, params.name, params.arguments or {}, reported_usage)
-        texts, failed = await run_sync(work)
+        try:
+            texts, failed = await self._calls.run(client, work)
+        except TooManyCalls as refusal:
+            texts, failed = [_error(str(refusal))], True
         # Documents may have lone surrogates, which the protocol's JSON cannot have.
         content: list[Any] = [
             types.TextContent(text=text.encode("utf-8", "replace").decode()) for text in texts

@@ -27,6 +27,7 @@ with importing_extra("openenv", __name__):
 from sextant.evals.serving.client_config import ServerAddress
 from sextant.evals.serving.episode import TOOLS, Episode, query_for_agent
 from sextant.evals.serving.episode_server import EpisodeServer
+from sextant.evals.serving.openenv_frames import FrameReader
 from sextant.programs.search_tools import as_json
 from sextant.tools.errors import RunIncomplete, SessionRefusal, UsageError
 from sextant.tools.models.answers.arguments import SHOWN
@@ -124,7 +125,7 @@ def application(host: EpisodeServer, address: ServerAddress) -> Any:
     app = create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most)
     for refused in (*_STATUSES, HTTPException, RequestValidationError):
         app.add_exception_handler(refused, _refuse)
-    return app
+    return FrameReader(app)
 
 
 def _refuse(_: Any, refusal: Any) -> Answer:

@@ -9,7 +9,8 @@ Anserini are asked.
 
 The id of a session cannot be guessed, and is the right to it. /retrieve and /v1/{index}/search are
 for clients that speak these protocols: they belong to no session and leave no trace, so runs with
-exclusions, pools or limits of searches and reads refuse them.
+exclusions, pools or limits of searches and reads refuse them. They have threads of their own
+(search_queue.py), so that no session waits for them, nor for another session (session_calls.py).
 """
 
 import html
@@ -30,6 +31,8 @@ from sextant.evals.serving import web_auth
 from sextant.evals.serving.client_config import ServerAddress
 from sextant.evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, query_for_agent
 from sextant.evals.serving.episode_server import EpisodeServer, NoQueryAvailable
+from sextant.evals.serving.search_queue import TOGETHER, SearchQueue
+from sextant.evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
 from sextant.tools import schemas
 from sextant.tools.errors import RunIncomplete, SessionRefusal, UsageError
 from sextant.tools.models.answers.arguments import (
@@ -42,9 +45,7 @@ from sextant.tools.models.answers.arguments import (
     read_form,
     read_json,
 )
-from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.terminal import first_sentence
-from sextant.tools.plugins import describe_exception
 from sextant.tools.records import Hits, JsonObject
 from sextant.tools.retrievers.base import Search
 
@@ -141,6 +142,8 @@ class RestApi:
             query.excluded or query.candidates is not None for query in host.queries.values()
         )
         self._free = not narrow and "max_searches" not in host.limits
+        self._queue = SearchQueue()
+        self._calls = SessionCalls(host.most)
 
     def count(self) -> dict[str, int]:
         """Tell how many queries there are, and how many of them are answered and open."""
@@ -166,16 +169,28 @@ class RestApi:
             **({"ignored": ignored} if ignored else {}),
         }
 
-    def show(self, session: str) -> JsonObject:
+    async def show(self, session: str) -> JsonObject:
         """Return the steps of a session so far."""
-        return self._find(session).state()
+        return await self._call(session, self._find(session).state)
+
+    async def _call(self, session: str, work: Callable[[], Result]) -> Result:
+        """Do something in a session, after its earlier calls. HTTPException if it has too many of them."""
+        try:
+            return await self._calls.run(session, work)
+        except TooManyCalls as refusal:
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE, str(refusal), {"Retry-After": str(RETRY_AFTER)}
+            ) from None
 
     def does(self, tool: str) -> Callable[..., Any]:
         """Return the handler of a tool."""
 
-        def use(session: str, body: Sent = None) -> Response:
+        async def use(session: str, body: Sent = None) -> Response:
+            return await self._call(session, partial(act, self._find(session), body))
+
+        def act(episode: Episode, body: Any) -> Response:
             try:
-                observation = self._host.act(self._find(session), tool, body)
+                observation = self._host.act(episode, tool, body)
             except RunIncomplete as failure:
                 raise HTTPException(503, str(failure)) from None
             parts = {"result": observation.text, "done": json.dumps(observation.done)}
@@ -194,48 +209,85 @@ class RestApi:
         use.__doc__ = describe(tool)["description"]
         return use
 
-    def charge(self, session: str, body: Sent = None) -> dict[str, bool]:
+    async def charge(self, session: str, body: Sent = None) -> dict[str, bool]:
         """Record the usage of the agent's own model."""
+        charge = partial(self._find(session).charge, body)
         try:
-            self._find(session).charge(body)
+            await self._call(session, charge)
         except UsageError as refusal:
             raise HTTPException(422, str(refusal)) from None
         except SessionRefusal as refusal:
             raise HTTPException(409, str(refusal)) from None
         return {"noted": True}
 
-    def leave(self, session: str) -> dict[str, bool]:
+    async def leave(self, session: str) -> dict[str, bool]:
         """Give the query of a session back, which is then handed out again."""
-        self._find(session).leave()
+        await self._call(session, self._find(session).leave)
         self._sessions.pop(session, None)
         return {"left": True}
 
-    def retrieve(self, body: Sent = None) -> Response:
+    async def retrieve(self, request: Request, body: Sent = None) -> Response:
         """Search as Search-R1's retrieval_server.py does, in batches; it belongs to no session, and leaves no trace."""
-        batch = _checked(SearchR1Request, body)
-        self._check_search(len(batch.queries), batch.topk)
+        with self._queue.admit():
+            batch = await self._queue.run(partial(_checked, SearchR1Request, body))
+            self._check_search(len(batch.queries), batch.topk)
+            chunks = []
+            for start in range(0, len(batch.queries), TOGETHER):
+                if await request.is_disconnected():
+                    break
+                texts = batch.queries[start : start + TOGETHER]
+                chunks.append(await self._queue.run(partial(self._retrieve_part, texts, batch)))
+        return Response(b'{"result": [' + b", ".join(chunks) + b"]}", media_type="application/json")
+
+    def _retrieve_part(self, texts: list[str], batch: SearchR1Request) -> bytes:
+        """Return the results of some queries of a batch, as the elements of a list in JSON."""
         results = []
-        for hits in self._search(batch.queries, batch.topk):
+        for hits in self._search(texts, batch.topk):
             result = []
             for hit in hits:
                 document = self._documents[hit.doc_id]
-                shown = {"id": hit.doc_id, "contents": f'"{document.title}"\n{document.text}'}
-                scored = {"document": shown, "score": hit.score}
-                result.append(scored if batch.return_scores else shown)
-            results.append(result)
-        return _as_json({"result": results})
+                shown = {
+                    "id": document.doc_id,
+                    "contents": f'"{document.title}"\n{document.text}',
+                }
+                result.append(
+                    {"document": shown, "score": hit.score} if batch.return_scores else shown
+                )
+            results.append(json.dumps(result))
+        return ", ".join(results).encode()
 
-    def search(self, index: str, query: str, hits: int = 10) -> Response:
+    async def search(self, index: str, query: str, hits: int = 10) -> Response:
         """Search as Anserini's RestServer does; it belongs to no session, and leaves no trace."""
         if index != (ours := self._host.environment.task.rpartition("/")[2]):
             raise HTTPException(400, f"Unable to open index: {index[:60]}; this one is {ours}")
         self._check_search(1, hits)
+        with self._queue.admit():
+            return await self._queue.run(partial(self._search_index, index, query, hits))
+
+    def _search_index(
+        self,
+        index: str,
+        query: str,
+        k: int,
+    ) -> Response:
         candidates = []
-        for rank, hit in enumerate(self._search([query], hits)[0], start=1):
-            text = self._documents[hit.doc_id].text
-            candidates.append({"docid": hit.doc_id, "score": hit.score, "rank": rank, "doc": text})
-        found = {"query": {"text": query}, "candidates": candidates}
-        return _as_json({"api": "v1", "index": index, **found})
+        for rank, hit in enumerate(self._search([query], k)[0], start=1):
+            candidates.append(
+                {
+                    "docid": hit.doc_id,
+                    "score": hit.score,
+                    "rank": rank,
+                    "doc": self._documents[hit.doc_id].text,
+                }
+            )
+        return _as_json(
+            {
+                "api": "v1",
+                "index": index,
+                "query": {"text": query},
+                "candidates": candidates,
+            }
+        )
 
     def _check_search(self, searches: int, k: int) -> None:
         """Refuse searches without a session if the run has none, and such as find too much."""
@@ -250,13 +302,7 @@ class RestApi:
             )
 
     def _search(self, texts: list[str], k: int) -> list[Hits]:
-        try:
-            return self._host.retriever.search_many([Search(text) for text in texts], k)
-        except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever
-            # It may name files of ours.
-            print_stderr(f"a search without a session: {describe_exception(error)}")
-            failure = "this search failed here; the server's terminal says why"
-            raise HTTPException(503, failure) from None
+        return self._host.retriever.search_many([Search(text) for text in texts], k)
 
     def _find(self, session: str) -> Episode:
         if (episode := self._sessions.get(session)) is None:

@@ -1,4 +1,4 @@
-"""Any JSON that comes in by MCP gets an answer, or one line that says what is wrong with it."""
+"""Any JSON that comes in by MCP or OpenEnv gets an answer, or one line that says what is wrong with it."""
 
 import http.client
 import json
@@ -13,11 +13,13 @@ from test_servers import HELLO, ask
 
 pytest.importorskip("mcp")
 
+import anyio
 from starlette.applications import Starlette
 
 from sextant.evals.serving import mcp
 from sextant.evals.serving.episode import TOOLS
 from sextant.evals.serving.messages import NoMessage, read_message
+from sextant.evals.serving.openenv_frames import PATH, TYPES, FrameReader
 
 EXAMPLES = 60
 METHODS = [
@@ -191,3 +193,40 @@ def test_any_line_is_a_message_or_refused_in_one_line(line):
         assert "\n" not in str(refusal) and refusal.as_answer()["error"]["message"]
     else:
         assert message["jsonrpc"] == "2.0"
+
+
+FRAMES = (
+    st.fixed_dictionaries({"type": st.sampled_from(TYPES) | VALUES}, optional={"data": VALUES})
+    | VALUES
+).map(json.dumps)
+ODD_FRAMES = ["[" * 5000 + "]" * 5000, "1" * 5000, '{"type": "reset", "data": NaN}', "\ufeff{}", ""]
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(FRAMES | st.text(max_size=9) | st.sampled_from(ODD_FRAMES), max_size=4))
+def test_a_session_of_openenv_is_given_objects_alone_and_goes_on_after_any_other_message(texts):
+    sent = [{"type": "websocket.connect"}]
+    for number, text in enumerate(texts):
+        form = {"bytes": text.encode("utf-8", "replace")} if number % 2 else {"text": text}
+        sent.append({"type": "websocket.receive", **form})
+    sent.append({"type": "websocket.receive", "text": '{"type": "state"}'})
+    answers = list[str]()
+    read = list[str]()
+
+    async def receive():
+        return sent.pop(0) if sent else {"type": "websocket.disconnect"}
+
+    async def send(event):
+        answers.append(event["text"])
+
+    async def application(scope, receive, send):
+        while (event := await receive())["type"] != "websocket.disconnect":
+            if event["type"] == "websocket.receive":
+                read.append(event["text"])
+
+    anyio.run(FrameReader(application), {"type": "websocket", "path": PATH}, receive, send)
+    assert len(answers) + len(read) == len(texts) + 1 and read[-1] == '{"type": "state"}'
+    for text in read:
+        assert json.loads(text)["type"] in TYPES and text.encode()
+    for answer in map(json.loads, answers):
+        assert answer["type"] == "error" and "\n" not in answer["data"]["message"]
