@@ -60,7 +60,7 @@ def measure(kind: str, vectors: MappedVectors, queries: Vectors, best: list[list
                 if own
                 else made.search(query[None], 200)[1][0]
             )
-            exact_scores(vectors, rows.astype(np.int64), query)
+            exact_scores(np.asarray(vectors), rows.astype(np.int64), query)
             recall += len({f"v{row:08}" for row in rows.tolist()} & {*wanted}) / 100 / len(best)
         found.append((recall, effort, 1000 * (time.process_time() - started) / len(best)))
     return built, memory, found[1:]

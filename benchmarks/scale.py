@@ -472,18 +472,18 @@ class _SyntheticEmbedder:
 
 
 def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """Exact search in vectors of 384 numbers: memory and time of the whole
+    """Exact search in 8-bit codes of vectors of 384 numbers: memory and time of the whole
     retriever, and its ids.
     """
     many = asked.documents
-    of = f"dense, {asked.documents:,} vectors"
+    of = f"dense(search=int8), {asked.documents:,} vectors"
     _apart(_SyntheticEmbedder.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
     built = _apart(_open_vectors, home)
     searched = _apart(_search_vectors, home, many, 20)
     bound = 6.0 if many >= LARGE else None
     yield Figure(f"{of}: memory of building", built.gigabytes, "GiB", bound)
-    yield Figure(f"{of}: memory of searching", searched.gigabytes, "GiB")
+    yield Figure(f"{of}: memory of searching", searched.gigabytes, "GiB", bound)
     yield Figure(f"{of}: a query, k=100", searched.result[1], "ms of CPU")
     best = _apart(_search_by_brute_force, home, many).result
     equal = sum(mine == theirs for mine, theirs in zip(searched.result[0], best, strict=False))
@@ -497,12 +497,14 @@ def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def _open_vectors(home: Path) -> None:
-    VectorRetriever(StoredCorpus(home / "corpus"), home, _SyntheticEmbedder(home), "made")
+    VectorRetriever(
+        StoredCorpus(home / "corpus"), home, _SyntheticEmbedder(home), "made", search="int8"
+    )
 
 
 def _search_vectors(home: Path, many: int, queries: int) -> tuple[list[list[str]], float]:
     retriever = VectorRetriever(
-        StoredCorpus(home / "corpus"), home, _SyntheticEmbedder(home), "made"
+        StoredCorpus(home / "corpus"), home, _SyntheticEmbedder(home), "made", search="int8"
     )
     texts = [str(many + number) for number in range(queries)]
     milliseconds = _median(lambda text: retriever.search(text, 100), texts)
@@ -529,7 +531,7 @@ def measure_ann(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     _apart(_SyntheticEmbedder.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
     best, taken = _apart(_search_vectors, home, many, 200).result
-    yield Figure(f"dense, {of}: a query, k=100", taken, "ms of CPU")
+    yield Figure(f"dense(search=int8), {of}: a query, k=100", taken, "ms of CPU")
     for kind in (
         kind for kind in ("faiss lists", "usearch HNSW", "faiss HNSW") if find_spec(kind.split()[0])
     ):
@@ -595,7 +597,7 @@ def build_part(
 ) -> Retriever:
     """Make the retriever of a part, of vectors or words."""
     made = (
-        partial(VectorRetriever, embedder=_SyntheticEmbedder(home), name="made")
+        partial(VectorRetriever, embedder=_SyntheticEmbedder(home), name="made", search="int8")
         if spec.kind == "dense"
         else BM25
     )

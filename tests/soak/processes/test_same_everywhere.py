@@ -41,6 +41,7 @@ SPECS = [  # MODEL is a tiny one, made on the spot
         "rank_bm25",
         "pool_bm25",
         "dense",
+        "dense(search=int8)",
     ),
     *("dense:MODEL", "chroma:dense:MODEL", "fusion(bm25,dense:MODEL,weights=[2,1])"),
     *(

@@ -48,7 +48,7 @@ SEARCHES = [
     Search(text(6), "", CHANCE.sample(IDS, 9), CHANCE.choice([None, CHANCE.sample(IDS, 20)]))
     for _ in range(40)
 ]
-INNER = ("bm25", "bm25(analyzer=english)", "bm25s", "dense:MODEL")
+INNER = ("bm25", "bm25(analyzer=english)", "bm25s", "dense:MODEL", "dense:MODEL(search=int8)")
 
 
 @pytest.fixture(scope="module")

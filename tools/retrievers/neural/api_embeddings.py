@@ -37,7 +37,7 @@ from sextant.tools.retrievers.vectors.embedder import (
     chunk_by_size,
     require_finite,
 )
-from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
+from sextant.tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from sextant.tools.text import encodable, is_blank
 
 # In one request OpenAI takes 2,048 texts, whose vectors may be more than the 32 MB of an answer,
@@ -302,6 +302,7 @@ class ApiRetriever(VectorRetriever):
         *,
         dimensions: int = 0,
         like: str = "",
+        search: Precision = "float32",
         resources: RunResources | None = None,
     ) -> None:
         embedder = ApiEmbedder(
@@ -310,7 +311,7 @@ class ApiRetriever(VectorRetriever):
             like=like,
             resources=resources,
         )
-        super().__init__(corpus, home, embedder, embedder.name)
+        super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
     def require(

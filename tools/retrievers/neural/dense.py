@@ -23,7 +23,7 @@ from sextant.tools.retrievers.neural.model_table import (
     require_model,
 )
 from sextant.tools.retrievers.vectors.embedder import Embedder, Vectors
-from sextant.tools.retrievers.vectors.exact_search import VectorRetriever
+from sextant.tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 if TYPE_CHECKING:
     from sextant.tools.retrievers.neural.encoder import Encoder
@@ -37,7 +37,7 @@ _VECTOR_MODULES = (
 
 
 class Dense(VectorRetriever):
-    """Exact search in the vectors of a model: all are compared."""
+    """Exact search in the vectors of a model: all are compared, in float32 or first in 8 bits."""
 
     loads_weights = True
 
@@ -48,6 +48,7 @@ class Dense(VectorRetriever):
         model: str = BUNDLED,
         *,
         encoder: Literal["float32", "int8"] = "float32",
+        search: Precision = "float32",
         like: str = "",
         weights: str = "",
         max_tokens: int = 0,
@@ -62,7 +63,7 @@ class Dense(VectorRetriever):
             max_tokens=max_tokens,
             run_code=run_code,
         )
-        super().__init__(corpus, home, embedder, embedder.name)
+        super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
     def require(

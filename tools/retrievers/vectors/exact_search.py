@@ -1,13 +1,15 @@
 """Exact search in the vectors of a corpus, memory-mapped, so that several processes share them.
 
-All scores are first estimated by a matrix product in float32, with a bound on the rounding error of
-each. All documents that could be among the best k within those bounds are then scored in float64 by
-one fixed routine. So the ranking is that of float64 brute force, the same to the last bit for a
-query and in a batch, and in any thread.
+All scores are first estimated by a matrix product in float32, of the vectors or of 8-bit codes, with
+a bound on the error of each (score_estimates.py). All documents that could be among the best k
+within those bounds are then scored in float64 by one fixed routine. So the ranking is that of
+float64 brute force, the same to the last bit for a query and in a batch, in any thread, and from
+either kind of estimates.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +17,18 @@ from numpy.typing import NDArray
 from sextant.tools.corpus import Corpus
 from sextant.tools.records import Hits
 from sextant.tools.retrievers.base import Search, kth_score_lower_bound
+from sextant.tools.retrievers.index_store import drop_page_cache
 from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
     VectorRetrieverBase,
     Vectors,
     embed_queries,
     open_vectors,
+    vectors_key,
 )
+from sextant.tools.retrievers.vectors.score_estimates import from_codes, from_vectors
 
+Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # positions of documents in the corpus
 
 _MAX_SCORES = 1 << 26  # estimates that are held at a time: 256 MB
@@ -30,13 +36,29 @@ _MAX_ROWS = 1024  # vectors that are scored exactly at a time: 3 MB of products
 
 
 class VectorRetriever(VectorRetrieverBase):
-    """Ranks documents by the inner products of their vectors with the query's vector."""
+    """Ranks documents by the inner products of their vectors with the query's vector.
 
-    def __init__(self, corpus: Corpus, home: Path | None, embedder: Embedder, name: str) -> None:
+    `search` is the precision of the estimates; it changes no ranking, so the name is without it.
+    With int8, codes and vectors stay on disk, and a query holds in memory what it reads at a time.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        embedder: Embedder,
+        name: str,
+        search: Precision = "float32",
+    ) -> None:
         super().__init__(corpus, embedder)
         self.name = name
-        self._vectors = np.asarray(open_vectors(embedder, corpus, home))
-        self._errors = _rounding_errors(self._vectors)
+        mapped = open_vectors(embedder, corpus, home)
+        if search == "int8":
+            self._vectors: Vectors = mapped
+            self._estimates = from_codes(home, vectors_key(embedder, corpus), mapped)
+        else:
+            self._vectors = np.asarray(mapped)  # stays in memory
+            self._estimates = from_vectors(self._vectors)
 
     def prepare(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension)."""
@@ -64,7 +86,7 @@ class VectorRetriever(VectorRetrieverBase):
         size = max(1, _MAX_SCORES // max(1, len(self._vectors)))
         for first in range(0, len(unrestricted), size):
             batch = unrestricted[first : first + size]
-            estimates = queries[batch] @ self._vectors.T
+            estimates = self._estimates.of_queries(queries[batch])
             for position, scores in zip(batch, estimates, strict=True):
                 scores[self._ranker.rows(searches[position].excluded)] = -np.inf
                 candidates[position] = self._find_candidates(queries[position], scores, k)
@@ -81,7 +103,7 @@ class VectorRetriever(VectorRetrieverBase):
         """Return the documents that may be among the best `k`; `scores` are estimates, -inf for an
         excluded document.
         """
-        errors = self._errors * np.linalg.norm(query)
+        errors = self._estimates.errors * np.linalg.norm(query)
         # At least k true scores reach the kth largest lower bound, so a document whose upper bound
         # does not is beaten.
         floor = kth_score_lower_bound(scores - errors, k)
@@ -89,22 +111,12 @@ class VectorRetriever(VectorRetrieverBase):
         return np.flatnonzero(scores + errors >= max(lowest, floor))
 
 
-def _rounding_errors(vectors: Vectors) -> NDArray[np.float32]:
-    # Bounds the errors of float32 inner products with a query of length 1, summed in any order: d u
-    # |x| |y|, with u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section
-    # 3.1); the 8 and the 1.01 cover the few operations around it. np.einsum makes no copy, not even
-    # of vectors in a file.
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    errors: NDArray[np.float32] = lengths * (1.01 * (vectors.shape[1] + 8) * 2.0**-24)
-    return errors.astype(np.float32)
-
-
 def exact_scores(vectors: Vectors, rows: Rows, query: Vectors) -> NDArray[np.float64]:
     """Return the float64 inner products of rows of vectors with a query, shape (rows,).
 
     Vectors and query are float32. Products of two float32 numbers are exact in float64, and sums
     have one order, on every machine and in every batch: four sums of every fourth number, of which
-    the first also has the numbers after the last whole four.
+    the first also has the numbers after the last whole four. What is read of a map is given back.
     """
     scores = np.empty(len(rows))
     factors = query.astype(np.float64)[:, None]
@@ -118,4 +130,5 @@ def exact_scores(vectors: Vectors, rows: Rows, query: Vectors) -> NDArray[np.flo
         for rest in products[end:]:
             sums[0] += rest
         scores[block] = (sums[0] + sums[1]) + (sums[2] + sums[3])
+        drop_page_cache(vectors)
     return scores

@@ -21,6 +21,7 @@ SPECS = [
         "bm25s",
         "rank_bm25",
         "pool_bm25",
+        "dense(search=int8)",
         "dense:MODEL",
     ),
     *("api:SERVER", "chroma:dense:MODEL", "splade:MODEL", "late:MODEL", "cross:MODEL"),

@@ -22,9 +22,11 @@ from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Document, Usage
 from sextant.tools.retrievers.base import Search
 from sextant.tools.retrievers.vectors import embedder as embedding
-from sextant.tools.retrievers.vectors import exact_search
+from sextant.tools.retrievers.vectors import exact_search, score_estimates
 from sextant.tools.retrievers.vectors.embedder import open_vectors
 from sextant.tools.retrievers.vectors.exact_search import VectorRetriever, exact_scores
+
+PRECISIONS = pytest.mark.parametrize("search", ["float32", "int8"])
 
 
 @cache
@@ -91,10 +93,10 @@ def large():
     )
 
 
-@pytest.fixture(scope="module")
-def retriever(large, tmp_path_factory):
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def retriever(request, large, tmp_path_factory):
     home = tmp_path_factory.getbasetemp() / "vectors"
-    return VectorRetriever(large, home, Digests(), "digests")
+    return VectorRetriever(large, home, Digests(), "digests", search=request.param)
 
 
 def brute_force(corpus, query, k, excluded=(), among=None):
@@ -150,24 +152,27 @@ def test_masks_apply_before_the_cut_alone_and_in_a_batch(large, retriever):
     assert found == [retriever.search_many([search], 20)[0] for search in batch]
 
 
-def test_thousands_of_equal_scores_at_the_cut_are_ordered_by_doc_id(tmp_path):
+@PRECISIONS
+def test_thousands_of_equal_scores_at_the_cut_are_ordered_by_doc_id(tmp_path, search):
     corpus = documents(["one text"] * 9_000 + ["another", "", "a third"])
-    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests")
+    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
     found = retriever.search_many([Search("one text")] * 6, 100)
     assert [[hit.doc_id for hit in hits] for hits in found] == [list(corpus.doc_ids[:100])] * 6
     assert found[0] == retriever.search("one text", 100)
     assert len({hit.score for hit in found[0]}) == 1
 
 
-def test_a_document_of_no_tokens_scores_zero_and_a_query_of_none_ties_everything(tmp_path):
+@PRECISIONS
+def test_a_document_of_no_tokens_scores_zero_and_a_query_of_none_ties_everything(tmp_path, search):
     corpus = documents([" ", "blood", "copper", "iron"])
-    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests")
+    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
     assert dict(retriever.search("hearts", 4))["d00000"] == 0
     [nothing] = retriever.search_with(np.zeros((1, 37), np.float32), [Search("")], 4)
     assert [hit.doc_id for hit in nothing] == list(corpus.doc_ids)
 
 
-def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path):
+@PRECISIONS
+def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path, search):
     # A common direction, as some models have it, lengths from 1e-3 to 1e3, and one number that outweighs the rest.
     class Uneven(Digests):
         def vector(self, text):
@@ -178,7 +183,7 @@ def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path):
 
     embedder = Uneven()
     corpus = documents([f"text {n}" for n in range(6_000)])
-    retriever = VectorRetriever(corpus, tmp_path, embedder, "uneven")
+    retriever = VectorRetriever(corpus, tmp_path, embedder, "uneven", search=search)
     made = np.array([embedder.vector(text) for text in corpus.texts()]).astype(np.float64)
     queries = [f"query {n}" for n in range(12)]
     for query, hits in zip(
@@ -191,11 +196,40 @@ def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path):
         assert hits == retriever.search(query, 100)
 
 
-def test_no_estimate_is_further_off_than_its_bound(retriever):
-    vectors = retriever._vectors
+@PRECISIONS
+def test_no_estimate_is_further_off_than_its_bound(large, tmp_path, search):
+    made = open_vectors(Digests(), large, tmp_path)
     query = Digests().vector("anything")
-    true = vectors.astype(np.float64) @ query.astype(np.float64)
-    assert (np.abs(vectors @ query - true) <= retriever._errors).all()
+    true = made.astype(np.float64) @ query.astype(np.float64)
+    if search == "int8":
+        estimates = score_estimates.from_codes(tmp_path, {"of": "test"}, made)
+        true -= made.mean(axis=0, dtype=np.float64) @ query  # the same for all documents
+    else:
+        estimates = score_estimates.from_vectors(made)
+    off = np.abs(estimates.of_queries(query[None])[0] - true)
+    assert (off <= estimates.errors).all()
+    assert (off.max() > 1e-4) == (search == "int8"), "codes are coarser than vectors"
+
+
+def test_both_precisions_give_the_same_hits_to_the_last_bit_with_and_without_a_home(
+    large, tmp_path
+):
+    searches = [Search("one", excluded=frozenset(large.doc_ids[:9_000])), Search(" ")]
+    searches += [Search(f"query {n}") for n in range(9)]
+    found = [
+        VectorRetriever(large, home, Digests(), "digests", search).search_many(searches, 300)
+        for search, home in (("float32", None), ("int8", None), ("int8", tmp_path))
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_codes_are_an_index_of_their_own_beside_the_vectors(corpus, tmp_path):
+    VectorRetriever(corpus, tmp_path, Digests(), "digests")
+    [vectors] = (tmp_path / "indexes").glob("[!.]*")
+    VectorRetriever(corpus, tmp_path, Digests(), "digests", "int8")
+    codes, again = sorted((tmp_path / "indexes").glob("[!.]*"))
+    assert codes.name.startswith("codes-") and again == vectors
+    assert np.load(codes / "codes.npy").dtype == np.int8
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 4, 37])
@@ -316,9 +350,12 @@ def test_a_query_that_becomes_nan_is_refused_and_named(corpus, bad):
         retriever.search_many([Search("good"), Search("a bad one")], 3)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("size", [0, 1, 2])
-def test_a_corpus_may_be_empty_or_tiny(tmp_path, size):
-    retriever = VectorRetriever(documents(["blood", "iron"][:size]), tmp_path, Digests(), "digests")
+def test_a_corpus_may_be_empty_or_tiny(tmp_path, search, size):
+    retriever = VectorRetriever(
+        documents(["blood", "iron"][:size]), tmp_path, Digests(), "digests", search=search
+    )
     assert len(retriever.search("hearts", 5)) == size
     assert [len(hits) for hits in retriever.search_many([Search("hearts")] * 9, 5)] == [size] * 9
 
