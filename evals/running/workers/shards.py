@@ -59,9 +59,11 @@ def _find(path: Path) -> tuple[Path, list[Path]]:
     if run_folder.SHARD.fullmatch(runs.name):
         runs = runs.parent
     counts = set[int]()
+    found = set[Path]()
     for config_file in runs.glob(f"*/{run}/config.json"):
         if named := run_folder.SHARD.fullmatch(config_file.parents[2].name):
             counts.add(int(named[2]))
+            found.add(config_file.parent)
     if not counts:
         raise DataError(
             f"{path} has no shards; name RUNS/TASK/NAME, or the folder of a shard that sextant run "
@@ -72,7 +74,10 @@ def _find(path: Path) -> tuple[Path, list[Path]]:
         raise RunConflict(
             f"{runs} has shards of {run} of {min(counts)} and of {count}; remove those of one"
         )
-    return runs / run, [runs / f"shard-{number}-of-{count}" / run for number in range(1, count + 1)]
+    shards = [runs / f"shard-{number}-of-{count}" / run for number in range(1, count + 1)]
+    if wrong := found - set(shards):
+        raise RunConflict(f"{min(wrong)} is no shard of {count}, or there twice; remove it")
+    return runs / run, shards
 
 
 def _check_complete(
