@@ -143,7 +143,7 @@ def check_options(retriever_type: str, part_count: int, options: Mapping[str, An
 
 
 class Rerank(Retriever):
-    """Reorder the best `depth` documents of `first` by `second`; the rest keep the order of `first`.
+    """The best `depth` documents of `first`, reordered by `second`, then the rest.
 
     The first is searched to `depth` hits, or to `k` if that is larger. The documents that the second ranks have its
     scores. Documents that it does not rank, such as texts without a word of the search, and hits of the first beyond

@@ -14,12 +14,12 @@ from sextant import PACKAGES
 
 MOST = {
     "agents": 5_200,
-    "construction/sextant_construction": 38_100,
-    "environments": 28_300,
-    "evals": 117_700,
-    "optimizers": 17_500,
-    "programs": 17_650,
-    "tools": 104_900,
+    "construction/sextant_construction": 43_400,
+    "environments": 26_000,
+    "evals": 107_300,
+    "optimizers": 15_600,
+    "programs": 17_500,
+    "tools": 94_900,
 }
 
 
