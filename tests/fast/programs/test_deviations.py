@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 
 from sextant.agents import AGENTS
-from sextant.evals import compare, reproduce, study
+from sextant.evals import compare, reproduce, score, study
 from sextant.evals import run as run_module
 from sextant.evals.papers.sections import sections
 from sextant.evals.running.candidate_pools import read as read_pool
@@ -150,12 +150,14 @@ def test_our_words_for_the_task_are_said_where_the_paper_prints_its_own(program,
             assert ("--instruction paper" in line) == expected
 
 
-def test_the_line_is_under_the_tables_of_a_run_a_comparison_a_study_its_report_and_a_papers_table(
+def test_the_line_is_under_the_tables_of_scores_a_comparison_a_study_its_report_and_a_papers_table(
     command_of, tmp_path
 ):
     line = "rewrite differs from the paper's: it searches with bm25, the paper's with Gemini Embedding 2"
     given = ("--data", "mini", "--limit", "2", "--runs", tmp_path)
-    assert line in command_of(run_module)("--program", "rewrite", "--task", "congress", *given).out
+    told = command_of(run_module)("--program", "rewrite", "--task", "congress", *given).out
+    assert "rewrite differs from the paper's in 1 point, which sextant score RUN lists" in told
+    assert line in command_of(score)(*tmp_path.glob("*/rewrite*")).out
     command_of(run_module)("--program", "retrieve", "--task", "congress", *given)
     runs = sorted(tmp_path.glob("*/*/config.json"))
     told = command_of(compare)(*(config.parent for config in runs)).out
