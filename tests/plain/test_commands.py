@@ -109,6 +109,8 @@ CALLS = {
 WIDTH = 80
 # These print a file.
 FILES = ("prompts show", "docs")
+# Tables with more columns than the terminal has room for; cells of one word are not broken.
+WIDE = ("study", "curves", "cache list")
 # What a plain installation cannot do ends with 2, in one line that names the extra.
 NEEDS_AN_EXTRA = {"serve": "[rest]"}
 # So begin the calls that sextant-construction brings.
@@ -235,7 +237,7 @@ def test_a_call_does_what_it_is_for(
         assert done.err.count("\n") == 1, done
     else:
         assert done.code == 0, done
-    assert command in (*FILES, *NEEDS_AN_EXTRA) or too_wide(done) == []
+    assert command in (*FILES, *NEEDS_AN_EXTRA, *WIDE) or too_wide(done) == []
 
 
 @pytest.mark.parametrize("call", ["build list", "tasks make OUT --corpus A --queries B --qrels C"])
