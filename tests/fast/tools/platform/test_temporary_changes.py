@@ -1,5 +1,6 @@
 """What belongs to others is as it was once the last of several blocks has ended, however it ends."""
 
+import gc
 import os
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from sextant.tools.platform.temporary_changes import (
     changed_attributes,
     changed_environment,
 )
+from sextant.tools.process_changes import while_running
 
 
 @pytest.fixture
@@ -54,3 +56,13 @@ def test_a_variable_that_the_user_has_set_stays_and_others_go(monkeypatch):
     with changed_environment({"OF_THE_USER": "no"}, override=True):
         assert os.environ["OF_THE_USER"] == "no"
     assert os.environ["OF_THE_USER"] == "yes" and "OF_NOBODY" not in os.environ
+
+
+def test_what_a_user_has_frozen_stays_frozen_after_a_run():
+    gc.freeze()
+    try:
+        with while_running():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
