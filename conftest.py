@@ -30,11 +30,13 @@ from hypothesis import settings
 from openai_server import OpenAIServer
 from results import Result
 
+from sextant import PACKAGES
 from sextant.tools.corpus import Corpus
 from sextant.tools.platform import waiting
 from sextant.tools.session import set_current
 
 ROOT = Path(__file__).parent
+PRODUCT = (*PACKAGES, "construction/sextant_construction")  # the folders of what is installed
 
 settings.register_profile("fast", deadline=None, max_examples=40)  # a slow machine fails nothing
 settings.load_profile("fast")

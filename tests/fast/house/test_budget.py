@@ -7,10 +7,8 @@ with a sentence in the commit that says what a user has from it.
 import ast
 
 import pytest
-from conftest import ROOT
+from conftest import PRODUCT, ROOT
 from test_readability import count_nodes
-
-from sextant import PACKAGES
 
 MOST = {
     "agents": 5_200,
@@ -34,4 +32,4 @@ def test_a_package_has_at_most_its_nodes(folder):
 
 
 def test_no_package_is_without_a_bound():
-    assert set(MOST) == {*PACKAGES, "construction/sextant_construction"}
+    assert set(MOST) == set(PRODUCT)

@@ -5,17 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = (
-    "agents",
-    "benchmarks",
-    "construction/sextant_construction",
-    "environments",
-    "evals",
-    "optimizers",
-    "programs",
-    "tools",
-)
+from conftest import PRODUCT, ROOT
+
+PACKAGES = (*PRODUCT, "benchmarks")
 _, _, NAMES = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").partition("## Names in code")
 BANNED = {
     word for line in re.findall(r"^    (\S.*)$", NAMES, re.MULTILINE) for word in line.split()

@@ -12,17 +12,8 @@ from collections import Counter
 from functools import cache
 from statistics import median, quantiles
 
-from conftest import ROOT
+from conftest import PRODUCT, ROOT
 
-PRODUCT = (
-    "agents",
-    "construction/sextant_construction",
-    "environments",
-    "evals",
-    "optimizers",
-    "programs",
-    "tools",
-)
 NODES_A_LINE = 5.0
 NODES_A_LINE_OF_A_FILE = 6.5
 LINES_OF_A_SHORT_FILE = 20  # too few for a mean

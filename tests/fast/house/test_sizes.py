@@ -6,18 +6,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from conftest import ROOT
+from conftest import PRODUCT, ROOT
 
-PRODUCT = (
-    "agents",
-    "benchmarks",
-    "construction/sextant_construction",
-    "environments",
-    "evals",
-    "optimizers",
-    "programs",
-    "tools",
-)
 PARAMETERS = 8  # but for constructors of programs and retrievers, whose parameters are options of the command line
 HEAVY = {
     "torch",
@@ -35,7 +25,7 @@ HEAVY_FOR_HELP = HEAVY | {"dspy", "numpy", "rich", "numba", "nltk"}
 def sources() -> dict[Path, str]:
     return {
         path: path.read_text(encoding="utf-8")
-        for name in PRODUCT
+        for name in (*PRODUCT, "benchmarks")
         for path in (ROOT / name).rglob("*.py")
     }
 
