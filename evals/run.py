@@ -164,10 +164,10 @@ def run_request(
         from sextant.evals.scoring.score_table import show_scores  # as above
 
         result = evaluate.run_request(request, report, opening=opening, start=start)
-        config = read_config(result.folder)
-        has_candidates = result.json().get("candidates") is not None
-        deviations = list_deviations(config, has_candidates=has_candidates)
-        show_scores(result.json(), deviations=len(deviations))
+        scores = result.json()
+        has_candidates = scores.get("candidates") is not None
+        deviations = list_deviations(read_config(result.folder), has_candidates=has_candidates)
+        show_scores(scores, deviations=len(deviations))
         return result
 
 
