@@ -115,12 +115,12 @@ class Command(Program):
 
     def forward(self, query: Query) -> Submission:
         """Start the agent, and wait until it ends; if it has not submitted, its trace makes the submission."""
-        if not (caller := getattr(dspy.settings.lm, "client", None)):
+        if not (client := getattr(dspy.settings.lm, "client", None)):
             raise UsageError(
                 "what an agent outside will use is not known before it runs; leave --dry-run out"
             )
         workspace = TemporaryDirectory(prefix="sextant-agent-")
-        budget = caller.resources.budget
+        budget = client.resources.budget
         budget.check()
         with (
             self._let_clients_in().admit(self.toolbox, self.depth, query) as (

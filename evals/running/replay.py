@@ -214,7 +214,7 @@ class _SearchReplay:
         retrievers.refuse_user_code(f"{config['retriever']} {config.get('pool')}", "the run")
         self._spec = spec
         self._depth = depth
-        self._engines = RunRetrievers(
+        self._run_retrievers = RunRetrievers(
             environment, RunResources(budget=Budget(calls=0))
         )  # a lens that needs a model is refused
         named_retrievers = config["retriever"].get("others") or {}
@@ -223,9 +223,9 @@ class _SearchReplay:
         }  # by complete name
         self._expressions |= {name: expression for expression, name in named_retrievers.items()}
         self.queries = (
-            _pool(config, environment, self._engines) if config.get("pool") else environment
+            _pool(config, environment, self._run_retrievers) if config.get("pool") else environment
         ).queries
-        self.name = self._engines.build(spec).name if spec else ""
+        self.name = self._run_retrievers.build(spec).name if spec else ""
         self.distinct = 0
 
     def search(
@@ -235,15 +235,15 @@ class _SearchReplay:
             [self._key(query, step) for step in steps_of_query]
             for query, steps_of_query in zip(queries, steps, strict=True)
         ]
-        results_by_engine: dict[tuple[str, int], dict[Search, list[str]]] = {}
+        results_by_retriever: dict[tuple[str, int], dict[Search, list[str]]] = {}
         for name, k, search in (key for keys_of_query in keys for key in keys_of_query):
-            results_by_engine.setdefault((name, k), {})[search] = []
-        for (name, k), results in results_by_engine.items():
-            hits = self._engine(name).search_many(list(results), k)
+            results_by_retriever.setdefault((name, k), {})[search] = []
+        for (name, k), results in results_by_retriever.items():
+            hits = self._find_retriever(name).search_many(list(results), k)
             results.update(zip(results, (each.doc_ids for each in hits), strict=True))
             self.distinct += len(results)
         return [
-            [results_by_engine[name, k][search] for name, k, search in keys_of_query]
+            [results_by_retriever[name, k][search] for name, k, search in keys_of_query]
             for keys_of_query in keys
         ]
 
@@ -253,9 +253,9 @@ class _SearchReplay:
         instruction = step.get("instruction") or query.objective
         return name, k, Search(step["argument"], instruction, query.excluded, query.candidates)
 
-    def _engine(self, name: str) -> Retriever:
+    def _find_retriever(self, name: str) -> Retriever:
         if self._spec:
-            return self._engines.build(self._spec)
+            return self._run_retrievers.build(self._spec)
         try:
             spec = retrievers.canonicalize(self._expressions.get(name, ""))
         except UsageError:  # another program's, or one that this installation does not have
@@ -263,12 +263,12 @@ class _SearchReplay:
             raise UsageError(
                 f"the run searched with {searcher}, which cannot be made here; give --retriever"
             ) from None
-        engine = self._engines.build(spec)
-        if engine.name != name:
+        retriever = self._run_retrievers.build(spec)
+        if retriever.name != name:
             raise UsageError(
-                f"the run searched with {name}, and {spec} now is {engine.name}; give --retriever"
+                f"the run searched with {name}, and {spec} now is {retriever.name}; give --retriever"
             )
-        return engine
+        return retriever
 
 
 def _pool(

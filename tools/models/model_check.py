@@ -110,10 +110,10 @@ def check(spec: str, settings: ModelSettings) -> JsonObject:
 def _keep_answers(lm: LanguageModel) -> list[ModelResponse]:
     """Return a list that gets every answer of the model from now on."""
     answers = []
-    ask_caller = lm.client.ask
+    ask_client = lm.client.ask
 
     def note(*request: Any) -> ModelResponse:
-        answers.append(ask_caller(*request))
+        answers.append(ask_client(*request))
         return answers[-1]
 
     vars(lm.client)["ask"] = note

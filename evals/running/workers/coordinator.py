@@ -94,7 +94,7 @@ class Coordinator(RemoteSystem):
         """Start so `many` workers for the run in `folder`."""
         request = ready.resolved.request
         model = ready.model
-        self._caller = model.lm.client
+        self._client = model.lm.client
         self._budget = model.resources.budget
         self._start = ready.start
         self._retrievers = {
@@ -114,8 +114,8 @@ class Coordinator(RemoteSystem):
                 model.resources.servers,
                 model.lm.anew,
             ),
-            kept=self._caller.keeps,
-            counts=self._caller.free and not any(limits),
+            kept=self._client.keeps,
+            counts=self._client.free and not any(limits),
             core=None,
             searched={
                 str(spec): (retriever.name, pay)
@@ -247,7 +247,7 @@ class Coordinator(RemoteSystem):
         schemas: str,
         limit: int | None,
     ) -> None:
-        client = self._caller
+        client = self._client
         raised = []
 
         def send(deadline: float) -> ProviderResponse:
@@ -269,7 +269,7 @@ class Coordinator(RemoteSystem):
         line.send("done", answer, failure, self._state())
 
     def _state(self) -> dict[str, Any]:
-        client = self._caller
+        client = self._client
         return {
             "window": client.window,
             "schemas": client.schemas,
@@ -277,7 +277,7 @@ class Coordinator(RemoteSystem):
         }
 
     def _learn(self, line: Line, *refused: Any) -> None:
-        line.send(self._caller.learns(*refused), self._state())
+        line.send(self._client.learns(*refused), self._state())
 
     def _search(
         self,
