@@ -211,8 +211,10 @@ def _read_cost(opened: session.Session, cost: Any) -> float | None:
     try:
         return None if cost is None else float(schemas.validate(schemas.Amount, cost))
     except ValueError:
-        wrong = f"total_cost_usd is {show(cost)[:40]}, which is no price"
-        opened.note_at_end(f"{wrong}; what the agent cost is not known")
+        opened.note_at_end(
+            f"total_cost_usd is {show(cost)[:40]}, which is no price; what the agent cost is not "
+            "known"
+        )
         return None
 
 

@@ -628,9 +628,9 @@ def _inputs_of(module: Any, label: str) -> list[str]:
         inputs = _signature_inputs(module)
     texts = [name for name in inputs if name != "objective"]
     if not texts or (len(texts) > 1 and not {*texts} <= {*QUERY}):
-        offered = f"{', '.join(QUERY)} and objective, or the only input; give others a default"
         raise UsageError(
-            f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {offered}"
+            f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given "
+            f"{', '.join(QUERY)} and objective, or the only input; give others a default"
         )
     return inputs
 

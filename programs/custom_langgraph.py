@@ -279,9 +279,10 @@ class Runner(SharedOnDeepcopy):
                 future = start_thread(partial(saver.get_tuple, somewhere))
                 future.result()
         except Exception as error:
-            remedy = "with sqlite3, connect(FILE, check_same_thread=False)"
-            wrong = f"the checkpointer of {self._label} cannot be used in a thread; {remedy}"
-            raise OwnCodeFailed(f"{wrong}: {names.describe_exception(error)}") from error
+            raise OwnCodeFailed(
+                f"the checkpointer of {self._label} cannot be used in a thread; with sqlite3, "
+                f"connect(FILE, check_same_thread=False): {names.describe_exception(error)}"
+            ) from error
         return False
 
 
@@ -298,9 +299,9 @@ def _find_async_node(graphs: Sequence[Any]) -> str:
 def _refuse_interrupts(graph: Any, label: str) -> None:
     """Raise UsageError for a graph that stops for a person."""
     if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
-        stops = "interrupt_before or interrupt_after"
         raise UsageError(
-            f"{label} is compiled with {stops}, and nobody is there to go on with it; leave that out"
+            f"{label} is compiled with interrupt_before or interrupt_after, and nobody is there "
+            "to go on with it; leave that out"
         )
 
 
@@ -319,8 +320,10 @@ def _make_context(graph: Any, label: str) -> tuple[dict[str, Any], str]:
     try:
         return {"context": schema(**values)}, ""
     except Exception as error:  # noqa: BLE001  # a user's class may raise anything
-        reason = f"{names.describe_exception(error)}; give each field a default"
-        return {}, f"the context of {label} cannot be made: {reason}"
+        return {}, (
+            f"the context of {label} cannot be made: {names.describe_exception(error)}; give each "
+            "field a default"
+        )
 
 
 def _find_inputs(graph: Any, label: str) -> list[str] | None:

@@ -79,9 +79,12 @@ def uses_model(expression: str, model: str) -> bool:
 
 def compare_search(setup: Setup) -> str:
     """Compare a run's retriever with OBLIQ-Bench's, whose programs all search with one embedding model."""
-    theirs = "the paper's with Gemini Embedding 2, on which its figures rest"
-    is_theirs = uses_model(setup.retriever, _OBLIQ_EMBEDDING)
-    return "" if is_theirs else f"it searches with {setup.retriever}, {theirs}"
+    if uses_model(setup.retriever, _OBLIQ_EMBEDDING):
+        return ""
+    return (
+        f"it searches with {setup.retriever}, the paper's with Gemini Embedding 2, on which its "
+        "figures rest"
+    )
 
 
 def compare_bm25(setup: Setup) -> str:
@@ -143,31 +146,39 @@ def describe_pool(setup: Setup) -> str:
 def compare_tournament_pool(setup: Setup) -> str:
     """Compare a run's pool with that of OBLIQ-Bench's tournament (section 5)."""
     pool = setup.config.get("pool") or {"of": [], "size": 0}
-    is_papers = (
+    if (
         pool["size"] == _OBLIQ_POOL_SIZE
         and pool_kinds.read_kind(setup.config) == pool_kinds.ORACLE
         and len(pool["of"]) == len(_OBLIQ_POOL)
         and all(any(uses_model(part, model) for part in pool["of"]) for model in _OBLIQ_POOL)
+    ):
+        return ""
+    return (
+        f"its pool is {describe_pool(setup)}, the paper's is some 300 of three dense retrievers, "
+        "with all that is relevant"
     )
-    theirs = "the paper's is some 300 of three dense retrievers, with all that is relevant"
-    return "" if is_papers else f"its pool is {describe_pool(setup)}, {theirs}"
 
 
 def compare_birco_pool(setup: Setup) -> str:
     """Compare a run's pool with BIRCO's, whose queries have candidates of their own."""
     if setup.has_candidates or pool_kinds.read_kind(setup.config) in pool_kinds.WITH_RELEVANT:
         return ""
-    theirs = "the paper's queries have pools with all that is relevant"
-    return f"its pool is {describe_pool(setup)}, {theirs}"
+    return (
+        f"its pool is {describe_pool(setup)}, the paper's queries have pools with all that is "
+        "relevant"
+    )
 
 
 def compare_ties(setup: Setup) -> str:
     """Compare the order of equal scores with BIRCO's (section 4.1)."""
     ties = str(setup.parameter("ties") or "")
     ours = {"": setup.retriever, "dense": "all-MiniLM-L6-v2"}.get(ties, ties)
-    theirs = "the paper's by E5-Large-v2 (-P ties=dense:intfloat/e5-large-v2)"
-    is_theirs = uses_model(ties, _BIRCO_TIES)
-    return "" if is_theirs else f"equal scores are ordered by {ours}, {theirs}"
+    if uses_model(ties, _BIRCO_TIES):
+        return ""
+    return (
+        f"equal scores are ordered by {ours}, the paper's by E5-Large-v2 (-P "
+        "ties=dense:intfloat/e5-large-v2)"
+    )
 
 
 def by_task(*tasks: str, on: str = "", elsewhere: str = "") -> Callable[[Setup], str]:
@@ -196,8 +207,10 @@ def compare_target(setup: Setup) -> str:
 
 def compare_solutions(setup: Setup) -> str:
     """Compare solutions with the excerpts of OBLIQ-Bench's appendix D.3.6, whose length it leaves open."""
-    shown = f"of each solution it shows {setup.parameter('solution_chars')} characters"
-    return f"{shown}, the paper an excerpt" if setup.parameter("solutions") else ""
+    if not setup.parameter("solutions"):
+        return ""
+    shown = setup.parameter("solution_chars")
+    return f"of each solution it shows {shown} characters, the paper an excerpt"
 
 
 def compare_reranking(setup: Setup) -> str:
@@ -238,8 +251,11 @@ _JUDGING = {
 
 def describe_judging(task: str) -> str:
     """Say in a line how grading new documents of a task differs from its paper's; "" if it has none."""
-    common = "the judge differs from the paper's: a reason is given with each grade"
-    return f"{common}; {_JUDGING[task]}" if task in _JUDGING else ""
+    if task not in _JUDGING:
+        return ""
+    return (
+        f"the judge differs from the paper's: a reason is given with each grade; {_JUDGING[task]}"
+    )
 
 
 MULTI_HOP: Sequence[Deviation] = (

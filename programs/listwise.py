@@ -97,8 +97,10 @@ class Rank(Program):
         require_at_least(0, "rank", read_chars=self.read_chars)
         require_at_least(2, "rank", window=self.window)
         if self.step > self.window:
-            bound = f"rank needs a step of at most window={self.window}"
-            raise UsageError(f"{bound}, not {self.step}: it would pass documents over")
+            raise UsageError(
+                f"rank needs a step of at most window={self.window}, not {self.step}: it would "
+                "pass documents over"
+            )
         # RankGPT's answer is an order of identifiers and nothing else.
         self.rank_candidates = predict(RankCandidates, tokens=100, each=10)
 
@@ -228,8 +230,10 @@ class Tournament(Program):
         require_at_least(0, "tournament", read_chars=self.read_chars)
         require_at_least(2, "tournament", batch=self.batch)
         if self.promote >= self.batch:
-            bound = f"tournament needs promote below batch={self.batch}"
-            raise UsageError(f"{bound}, not {self.promote}: no round would end")
+            raise UsageError(
+                f"tournament needs promote below batch={self.batch}, not {self.promote}: no round "
+                "would end"
+            )
         self.solved = read_solutions(self.solutions) if self.solutions else {}
         seen_through = get_lens(self.lens)
         advice = (self.solved and seen_through.solved) or seen_through.recognise

@@ -40,8 +40,10 @@ def read(file: Path, program: str) -> Compiled:
     try:
         schemas.validate(dict[str, Table], document)
     except ValueError as error:
-        expected = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
-        raise UsageError(f"{file}: {error}; {expected}") from None
+        raise UsageError(
+            f"{file}: {error}; "
+            'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
+        ) from None
     prompts = {}
     for name, table in document.items():
         prompts[name] = Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))

@@ -28,8 +28,7 @@ def read_texts(path: str, name: str) -> dict[str, str]:
         text_id = row.get("_id")
         text = row.get(name)
         if not isinstance(text_id, str) or not isinstance(text, str):
-            form = f'{{"_id": "...", "{name}": "..."}}'
-            raise DataError(f"{place}: not of the form {form}")
+            raise DataError(f'{place}: not of the form {{"_id": "...", "{name}": "..."}}')
         earlier = texts.setdefault(text_id, text)
         if earlier != text:
             raise DataError(f"{place}: {text_id!r} had another {name} before")

@@ -279,8 +279,10 @@ class StoredCorpus(Corpus):
             # Without meta.json, the next opening makes the corpus again.
             with suppress(OSError):
                 (self._folder / "meta.json").unlink(missing_ok=True)
-            remedy = "the same command makes it again, or else remove its folder"
-            raise DataError(f"{self._file.name} has been damaged since it was made; {remedy}")
+            raise DataError(
+                f"{self._file.name} has been damaged since it was made; the same command makes it "
+                "again, or else remove its folder"
+            )
         fields = (data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends))
         doc_id, title, text, parent = (field.decode("utf-8", "surrogatepass") for field in fields)
         return Document(doc_id, text, title, parent)

@@ -44,8 +44,10 @@ def fork_server(module: str, *arguments: str) -> Iterator[Callable[[], Connectio
     `given`.
     """
     ours, theirs = socket.socketpair()
-    called = f"from {module} import be_starter; be_starter(*{(theirs.fileno(), *arguments)})"
-    script = f"import sys; sys.path[:] = {sys.path!r}; {called}"
+    script = (
+        f"import sys; sys.path[:] = {sys.path!r}; from {module} import be_starter; "
+        f"be_starter(*{(theirs.fileno(), *arguments)})"
+    )
     settings: Any = {
         "stdin": subprocess.DEVNULL,
         "stdout": 2,

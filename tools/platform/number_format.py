@@ -58,8 +58,10 @@ def count_failed(
     """
     if repeats == 1:
         return f"{failed:,} of {answers:,}"
-    composition = f"{queries(answers // repeats)}, {plural(repeats, repeat)}"
-    return f"{failed:,} of {plural(answers, 'answer')} ({composition})"
+    return (
+        f"{failed:,} of {plural(answers, 'answer')} ({queries(answers // repeats)}, "
+        f"{plural(repeats, repeat)})"
+    )
 
 
 def number(

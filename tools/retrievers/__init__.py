@@ -155,11 +155,10 @@ def _read_type(name: str, constructor: Any, custom: bool) -> RetrieverType:
 def _check_class(name: str, constructor: Any) -> None:
     is_retriever = isinstance(constructor, type) and hasattr(constructor, "_search_many")
     if not is_retriever or inspect.isabstract(constructor):
-        base = "sextant.tools.retrievers.base.Retriever"
-        method = "_search_many(self, searches, k)"
         raise UsageError(
-            f"{name} is no retriever; write a subclass of {base} with a method {method}, "
-            f"as in {find_page('docs/guide/retriever.md')}"
+            f"{name} is no retriever; write a subclass of sextant.tools.retrievers.base.Retriever "
+            "with a method _search_many(self, searches, k), as in "
+            f"{find_page('docs/guide/retriever.md')}"
         )
 
 

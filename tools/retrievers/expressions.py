@@ -102,10 +102,9 @@ class _ExpressionParser:
 
     def error(self, expected: str) -> UsageError:
         actual = repr(self.remainder()) if self.remainder() else "nothing"
-        form = "KIND, KIND:MODEL, FILE.py:CLASS or KIND(PART,...,option=value)"
         return UsageError(
             f"the retriever {self._text!r} has {actual} where {expected} is expected; the form is "
-            f"{form}"
+            "KIND, KIND:MODEL, FILE.py:CLASS or KIND(PART,...,option=value)"
         )
 
     def spec(self) -> RetrieverSpec:

@@ -111,11 +111,10 @@ class HttpRetriever(Retriever):
         unknown = [doc_id for doc_id in distinct if doc_id not in self._corpus]
         if unknown and not self._said:
             self._said = True
-            finding = (
-                f"{plural(len(unknown), 'document')} of {len(distinct)} that the task lacks, e.g. "
-                f"{unknown[0][:60]!r}"
+            _LOG.warning(
+                f"{self.name} gives {plural(len(unknown), 'document')} of {len(distinct)} that "
+                f"the task lacks, e.g. {unknown[0][:60]!r}; such ones are left out"
             )
-            _LOG.warning(f"{self.name} gives {finding}; such ones are left out")
         among = self._corpus if search.among is None else search.among
         barred = {*unknown, *search.excluded}
         return [hit for doc_id, hit in distinct.items() if doc_id in among and doc_id not in barred]
@@ -153,8 +152,10 @@ class HttpRetriever(Retriever):
                 results += [hits for _, hits in zip(batch, batch_hits, strict=True)]
             return results
         except (KeyError, TypeError, ValueError) as error:
-            wrong = f"gave no hits with ids and scores ({type(error).__name__}: {str(error)[:80]})"
-            raise DataError(f"{self._url} {wrong}; is its dialect {self._dialect}?") from None
+            raise DataError(
+                f"{self._url} gave no hits with ids and scores ({type(error).__name__}: "
+                f"{str(error)[:80]}); is its dialect {self._dialect}?"
+            ) from None
 
     def _send(self, path: str, body: bytes = b"") -> Any:
         """Return the JSON that answers a request.

@@ -227,10 +227,10 @@ def _naming_room(folder: Path) -> Iterator[None]:
     except (ConnectionError, TimeoutError):
         raise  # of whoever fills it, not of the disk
     except OSError as error:  # NumPy's has no number for a full disk
-        free = f"{shutil.disk_usage(folder.parent).free / 1e6:,.1f} MB are free"
-        todo = "make room there, or let $SEXTANT_HOME name another place"
         raise DataError(
-            f"the index cannot be built in {folder}, where {free}: {error}; {todo}"
+            f"the index cannot be built in {folder}, where "
+            f"{shutil.disk_usage(folder.parent).free / 1e6:,.1f} MB are free: {error}; make room "
+            "there, or let $SEXTANT_HOME name another place"
         ) from error
 
 

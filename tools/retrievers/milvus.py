@@ -123,8 +123,10 @@ class Milvus(Retriever):
         except ImportError:
             raise UsageError(f"Milvus needs {explain_missing('pymilvus', 'milvus')}") from None
         except Exception as error:
-            todo = "start it, mend the address, or put its key into $SEXTANT_API_KEY"
-            raise DataError(f"no Milvus answers at {url} ({_line(error)}); {todo}") from error
+            raise DataError(
+                f"no Milvus answers at {url} ({_line(error)}); start it, mend the address, or put "
+                "its key into $SEXTANT_API_KEY"
+            ) from error
         self._whole = ServiceState(server or version, corpus.fingerprint, len(corpus))
         if FILLS.get():
             self._fill()

@@ -64,9 +64,9 @@ class Sharded(Retriever):
     ) -> None:
         build = cast("partial[Retriever]", part)
         if (spec := build.args[0]).kind not in _KINDS:
-            reason = "whose scores depend on other parts by nothing but sums of counts"
             raise UsageError(
-                f"sharded is made of one of {', '.join(_KINDS)}, {reason}; not of {spec}"
+                f"sharded is made of one of {', '.join(_KINDS)}, whose scores depend on other "
+                f"parts by nothing but sums of counts; not of {spec}"
             )
         make = partial(
             build.func,
@@ -210,9 +210,9 @@ class _PartRetriever:  # the other end of a Server
             return self._listen(self.line)
         except PartEnded:
             if not retry:
-                advice = "see whether there is memory for it, and give the same command again"
                 raise DataError(
-                    f"the process of {self._name} of the index has ended by itself twice; {advice}"
+                    f"the process of {self._name} of the index has ended by itself twice; see "
+                    "whether there is memory for it, and give the same command again"
                 ) from None
             self.line = None
             self.send(*self._call)

@@ -346,10 +346,10 @@ class ModelAnnotator:
                             raise
             if len(texts) == BATCH and not any(notes.values()) and not self._useful:
                 notes.clear()  # it will not do better with all the others
-                answers = (
-                    f"nothing that {self._model.name} answered about {BATCH} texts could be used"
+                raise RunIncomplete(
+                    f"lens: nothing that {self._model.name} answered about {BATCH} texts could be "
+                    "used; take another model, or try again"
                 )
-                raise RunIncomplete(f"lens: {answers}; take another model, or try again")
         except Exception as error:  # noqa: BLE001  # returned with the annotations so far, and raised by the caller
             problem = self._explain(
                 error, "; what was annotated is kept, and the same command goes on"

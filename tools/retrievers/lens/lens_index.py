@@ -84,8 +84,10 @@ class LensIndex(Retriever):
         digest: str = "",
     ) -> None:
         if not attribute:
-            where = f"where the task gives it none; {find_page('docs/decisions/lens.md')}"
-            raise UsageError(f"a lens needs attribute=..., {where}")
+            raise UsageError(
+                "a lens needs attribute=..., where the task gives it none; "
+                f"{find_page('docs/decisions/lens.md')}"
+            )
         annotator: Annotator
         if model == "offline":
             annotator = OfflineAnnotator(attribute, lambda: BM25(corpus, home).statistics())
@@ -111,10 +113,9 @@ class LensIndex(Retriever):
             salvage=True,
         )
         if not any(note.text.strip() for note in notes.stream()):
-            advice = f"or `sextant retrievers delete {index_name(key)}` to have them made again"
             raise DataError(
                 f"lens: none of the annotations by {model} says anything; take another attribute, "
-                f"{advice}"
+                f"or `sextant retrievers delete {index_name(key)}` to have them made again"
             )
         text = part(corpus)
         annotations = part(notes)

@@ -66,11 +66,10 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
         model = loading.merge_adapter(model, folder)
     if missing:
         families = [named.name for named in rows().values() if named.prompt]
-        like = (
-            f"for one that answers with a word, name a model of its family as like=: "
-            f"{', '.join(families)}"
+        raise DataError(
+            f"{folder} has no trained {missing[0]}, so it is no cross-encoder; for one that "
+            f"answers with a word, name a model of its family as like=: {', '.join(families)}"
         )
-        raise DataError(f"{folder} has no trained {missing[0]}, so it is no cross-encoder; {like}")
     labels = model.config.id2label
     if not row.prompt and not row.architecture and len(labels) > 1 and not _is_relevance(labels):
         named = ", ".join(map(str, labels.values()))
@@ -83,8 +82,10 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
         model.config.pad_token_id = None
     tokenizer = loading.load_tokenizer(folder, row)
     if not hasattr(tokenizer, "backend_tokenizer"):
-        unfit = f"is a {type(tokenizer).__name__}, which no cross-encoder can be used with here"
-        raise DataError(f"the tokenizer of {folder} {unfit}")
+        raise DataError(
+            f"the tokenizer of {folder} is a {type(tokenizer).__name__}, which no cross-encoder "
+            "can be used with here"
+        )
     return model.eval().to(device()), tokenizer
 
 

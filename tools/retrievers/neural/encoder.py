@@ -437,8 +437,10 @@ def _require_weights(
     )
     # No pooler is used.
     if missing := [name for name in report["missing_keys"] if "pooler" not in name]:
-        lacking = f"{min(missing)} and {len(missing) - 1} more"
-        raise DataError(f"the weights in {folder} lack {lacking}; is it another model?")
+        raise DataError(
+            f"the weights in {folder} lack {min(missing)} and {len(missing) - 1} more; is it "
+            "another model?"
+        )
 
 
 def _attend_both_ways(model: Any, folder: Path) -> None:
@@ -453,8 +455,10 @@ def _attend_both_ways(model: Any, folder: Path) -> None:
         ids = torch.tensor([[1, 2, 3], [1, 2, 4]], device=next(model.parameters()).device)
         first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0][:, 0]
     if torch.equal(first, second):
-        lacking = "attention to both sides, which this transformers does not give it"
-        raise DataError(f"the model in {folder} needs {lacking}")
+        raise DataError(
+            f"the model in {folder} needs attention to both sides, which this transformers does "
+            "not give it"
+        )
 
 
 class _ScaleLayer(torch.nn.Module):  # divides the logits, between a language model and the pooling

@@ -109,9 +109,9 @@ class TokenVectors:
                 for position, vectors in encode(sorted(missing.values())):
                     self._add(digests[position], vectors)
             except OSError as error:
-                reason = f"{error.strerror or error}; make room, and the same command goes on"
                 raise RunIncomplete(
-                    f"token vectors cannot be written to {self._folder}: {reason}"
+                    f"token vectors cannot be written to {self._folder}: "
+                    f"{error.strerror or error}; make room, and the same command goes on"
                 ) from error
             finally:
                 self._map()

@@ -224,6 +224,8 @@ def sparse_model_type(folder: Path, row: model_table.ModelRow) -> str:
     names = model_table.read_architectures(folder)
     if any(name.endswith("ForMaskedLM") for name in names):
         return "masked"
-    description = f"the model folder {folder} ({', '.join(names) or 'no architecture named'})"
-    lacks = "it has no modules.json of a SparseEncoder, and no head of a masked language model"
-    raise DataError(f"{description} is no sparse encoder: {lacks}")
+    raise DataError(
+        f"the model folder {folder} ({', '.join(names) or 'no architecture named'}) is no sparse "
+        "encoder: it has no modules.json of a SparseEncoder, and no head of a masked language "
+        "model"
+    )

@@ -110,13 +110,10 @@ def translate_load_errors(subject: str, folder: Path, row: ModelRow) -> Iterator
         raise
     except Exception as error:  # of any library, for a file that is missing or damaged
         if "trust_remote_code" in str(error) and not row.run_code:
-            allow = (
-                f"allow just that code with the option run_code={hash_model_code(folder, row.base)} "
-                f"of this retriever"
-            )
-            can = "which may do anything with your files and keys"
             raise DataError(
-                f"the {subject} in {folder} is Python code of its own, {can}; read it, and {allow}"
+                f"the {subject} in {folder} is Python code of its own, which may do anything with "
+                "your files and keys; read it, and allow just that code with the option "
+                f"run_code={hash_model_code(folder, row.base)} of this retriever"
             ) from error
         line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise DataError(
@@ -149,10 +146,9 @@ def mend_tokenizer(tokenizer: Any) -> Any:
     if expected and _cut(tokenizer) != expected:
         tokenizer = LlamaTokenizer.from_pretrained(folder, local_files_only=True)
     if expected and (pieces := _cut(tokenizer)) != expected:
-        differs = f"transformers cuts words otherwise ({pieces}) than SentencePiece ({expected})"
         raise DataError(
-            f"{differs} by the files in {folder}; add the tokenizer.json that its model was "
-            f"published with"
+            f"transformers cuts words otherwise ({pieces}) than SentencePiece ({expected}) by the "
+            f"files in {folder}; add the tokenizer.json that its model was published with"
         )
     # Texts that are longer than the model reads are cut, which `left_out` counts.
     getattr(tokenizer, "deprecation_warnings", {})[_LONG] = True

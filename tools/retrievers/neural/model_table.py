@@ -187,10 +187,9 @@ def _plain(model: str, model_type: Kind) -> ModelRow:
     similarity = settings.get("similarity_fn_name") or "cosine"
     unsupported = ""
     if similarity not in ("cosine", "dot"):
-        file = "config_sentence_transformers.json"
         unsupported = (
             f"its folder compares vectors by {similarity} distances; to compare them by cosines, "
-            f'write "similarity_fn_name": "cosine" in its {file}'
+            'write "similarity_fn_name": "cosine" in its config_sentence_transformers.json'
         )
     return ModelRow(
         model,

@@ -89,8 +89,10 @@ class Ann(ApproximateRetriever):
             ).tolist()
         )
         if any(share < least for share, least in zip(known_recalls, recall, strict=False)):
-            lacks = f"ann finds {known_recalls} of the best {_CUTS}, less than {recall}"
-            raise DataError(f"{lacks}; raise nprobe, or search exactly")
+            raise DataError(
+                f"ann finds {known_recalls} of the best {_CUTS}, less than {recall}; raise "
+                "nprobe, or search exactly"
+            )
         self.name = format_expression(
             "ann",
             parts=[embedder.name],

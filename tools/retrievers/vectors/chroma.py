@@ -144,8 +144,10 @@ class Chroma(ApproximateRetriever):
         require_at_least(2, "chroma", **{name: options[name] for name in names})
         url = options["url"]
         if url and not (is_server(url) and urlsplit(url).path in ("", "/")):
-            form = "as in url=http://host:8000, without password, path or query"
-            raise UsageError(f"chroma: url is that of a Chroma server, {form}")
+            raise UsageError(
+                "chroma: url is that of a Chroma server, as in url=http://host:8000, without "
+                "password, path or query"
+            )
 
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
