@@ -32,7 +32,6 @@ Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 Floats = NDArray[Any]  # float32 or float64
 Kinds = NDArray[np.uint16] | NDArray[np.uint32]
-Fours = NDArray[np.uint64]  # numbers of two bytes, four at a time
 
 # Of each segment, addresses of its arrays and their lengths, for loops over all segments. The
 # names are those of `WordTable`, `PostingLists` and `Segment`.
@@ -58,11 +57,6 @@ SEGMENT = np.dtype(
     ]
 )
 SegmentTable = Any  # an array of SEGMENT
-# To take apart four numbers of two bytes.
-_LAST = np.uint64(0xFFFF)
-_ONE = np.uint64(16)
-_TWO = np.uint64(32)
-_THREE = np.uint64(48)
 
 
 class WordTable(NamedTuple):
@@ -108,16 +102,6 @@ class PostingLists(NamedTuple):
     indptr: Ints
     documents: NDArray[np.uint16]  # ascending in each list
     kinds: Kinds
-
-
-class SegmentArrays(NamedTuple):
-    """The arrays of a segment that a search reads."""
-
-    documents: NDArray[np.uint16]
-    kinds: NDArray[np.uint16]
-    documents_of_fours: Fours
-    kinds_of_fours: Fours
-    shares: NDArray[np.float64]  # what a posting of each kind adds, for a word of weight 1
 
 
 class WeightedPostingLists(NamedTuple):
@@ -316,64 +300,23 @@ def scatter_postings(
 
 @compile_loop()
 def _add_word(
-    first: int,
-    last: int,
-    arrays: SegmentArrays,
+    documents: NDArray[np.uint16],
+    kinds: Kinds,
     weight: float,
+    shares: NDArray[np.float64],
     products: Floats,
     scores: Floats,
 ) -> None:
     # Adds the weight of a word times the share of each posting's kind to the documents' scores. The
     # product is a rounded number.
-    documents = arrays.documents[first:last]
-    kinds = arrays.kinds[first:last]
-    shares = arrays.shares
     if 3 * len(kinds) < len(shares):
         for n in range(len(kinds)):
             products[kinds[n]] = weight * shares[kinds[n]]
     else:
         for kind in range(len(shares)):
             products[kind] = weight * shares[kind]
-    begin = end = 0  # of the whole fours among the postings
-    if len(kinds) >= 8:
-        begin = -first % 4
-        end = last // 4 * 4 - first
-        fours = arrays.documents_of_fours[(first + begin) // 4 : last // 4]
-        fours_of_kinds = arrays.kinds_of_fours[(first + begin) // 4 : last // 4]
-        # Four different documents, which are read together and need not wait for each other.
-        for n in range(len(fours)):
-            four = fours[n]
-            four_kinds = fours_of_kinds[n]
-            a = four & _LAST
-            b = (four >> _ONE) & _LAST
-            c = (four >> _TWO) & _LAST
-            d = four >> _THREE
-            score_a = scores[a] + products[four_kinds & _LAST]
-            score_b = scores[b] + products[(four_kinds >> _ONE) & _LAST]
-            score_c = scores[c] + products[(four_kinds >> _TWO) & _LAST]
-            score_d = scores[d] + products[four_kinds >> _THREE]
-            scores[a] = score_a
-            scores[b] = score_b
-            scores[c] = score_c
-            scores[d] = score_d
-    for n in range(len(documents) - (end - begin)):
-        posting = n if n < begin else n + end - begin
-        scores[documents[posting]] += products[kinds[posting]]
-
-
-@compile_loop()
-def _add_word_of_wide_kinds(
-    documents: NDArray[np.uint16],
-    kinds: NDArray[np.uint32],
-    weight: float,
-    shares: NDArray[np.float64],
-    products: Floats,
-    scores: Floats,
-) -> None:
-    # Adds the same, without products for all kinds, which are more than the postings of most words.
     for n in range(len(documents)):
-        products[0] = weight * shares[kinds[n]]
-        scores[documents[n]] += products[0]
+        scores[documents[n]] += products[kinds[n]]
 
 
 @compile_loop()
@@ -398,32 +341,19 @@ def score_documents(
         indptr = carray(pointer_to(segment.indptr), segment.words + 1, np.int64)
         shares = carray(pointer_to(segment.shares), segment.share_count, np.float64)
         documents = carray(pointer_to(segment.documents), segment.postings, np.uint16)
+        kinds = carray(pointer_to(segment.kinds), segment.postings, np.uint16)
         wide_kinds = carray(pointer_to(segment.kinds), segment.postings, np.uint32)
-        arrays = SegmentArrays(
-            documents,
-            carray(pointer_to(segment.kinds), segment.postings, np.uint16),
-            # The arrays of a file begin at a multiple of 64 bytes.
-            carray(pointer_to(segment.documents), segment.postings // 4, np.uint64),
-            carray(pointer_to(segment.kinds), segment.postings // 4, np.uint64),
-            shares,
-        )
         for n in range(len(weights)):
             row = rows[number, n]
             if row < 0:
                 continue
             first = indptr[row]
             last = indptr[row + 1]
+            owners = documents[first:last]
             if segment.has_wide_kinds:
-                _add_word_of_wide_kinds(
-                    documents[first:last],
-                    wide_kinds[first:last],
-                    weights[n],
-                    shares,
-                    products,
-                    own_scores,
-                )
+                _add_word(owners, wide_kinds[first:last], weights[n], shares, products, own_scores)
             else:
-                _add_word(first, last, arrays, weights[n], products, own_scores)
+                _add_word(owners, kinds[first:last], weights[n], shares, products, own_scores)
 
 
 @compile_loop()
