@@ -88,14 +88,11 @@ def make_program_class(user_object: Any, name: str) -> Any:
             "these"
         )
     answers = not is_class and not is_object and _is_of_a_query(parameters)
-    needed = _check_needed(
-        parameters, _FUNCTIONS if answers else _MAKERS, name, first_is_query=answers
-    )
-    offered = _FUNCTIONS if answers else _MAKERS
+    asks = _list_asked(parameters, _FUNCTIONS if answers else _MAKERS, name, first_is_query=answers)
     settings = [
         parameter.replace(kind=parameter.KEYWORD_ONLY)
         for parameter in parameters.values()
-        if parameter.name not in (*needed, *offered)
+        if parameter.name not in asks
     ]
     base = inspect.signature(CustomProgram.__init__).parameters
     attributes = {
@@ -104,9 +101,7 @@ def make_program_class(user_object: Any, name: str) -> Any:
         "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
         "source": (user_object,),  # a function by itself would be a method
         "label": plugins.display_name(name),
-        "asks": tuple(
-            parameter_name for parameter_name in parameters if parameter_name in (*needed, *offered)
-        ),  # what it is given by name
+        "asks": asks,  # what it is given by name
         "answers": answers,  # whether it is a function of a query
     }
     return type(plugins.display_name(name).rpartition(":")[2], (CustomProgram,), attributes)
@@ -174,18 +169,18 @@ def _is_of_a_query(parameters: Mapping[str, inspect.Parameter]) -> bool:
     return bool(parameters.keys() & {*QUERY} or needed - {*_MAKERS})
 
 
-def _check_needed(
+def _list_asked(
     parameters: Mapping[str, inspect.Parameter],
     offered: Sequence[str],
     name: str,
     *,
     first_is_query: bool,
-) -> list[str]:
-    """Return the parameters without a default. UsageError if one of them is not `offered`."""
+) -> tuple[str, ...]:
+    """Return the parameters that are `offered`, or have no default. UsageError if neither is true of a parameter."""
     needed = [
         parameter.name for parameter in parameters.values() if parameter.default is parameter.empty
     ]
-    unknown = [parameter_name for parameter_name in needed if parameter_name not in offered]
+    unknown = [needed_name for needed_name in needed if needed_name not in offered]
     if first_is_query and not parameters.keys() & {*QUERY}:
         unknown = unknown[1:]  # the first one is the query, whatever it is called
     if unknown:
@@ -193,7 +188,7 @@ def _check_needed(
             f"{name} asks for {unknown[-1]!r}; it is given {', '.join(offered)}; give others a "
             f"default"
         )
-    return needed
+    return tuple(asked for asked in parameters if asked in (*needed, *offered))
 
 
 def is_graph(value: Any) -> bool:
@@ -301,20 +296,23 @@ def _fill(
 
     if options := schema.get("anyOf") or schema.get("allOf"):
         return fill(options[0])
-    if "enum" in schema or "const" in schema:
-        return schema.get("enum", [schema.get("const")])[0]
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
     kind = schema.get("type")
-    if kind == "object":
-        return {key: fill(inner, key) for key, inner in schema.get("properties", {}).items()}
-    if kind == "array":
-        items = schema.get("prefixItems", [schema.get("items", {})])
-        if items in ([{}], [{"type": "string"}]):
-            return ids if _DOCUMENTS.search(name) else [words]
-        return [fill(item) for item in items]
     for key in (kind, schema.get("format")):
         if key in _VALUES:
             return _VALUES[key]
-    if ids and _DOCUMENTS.search(name):
+    if kind == "object":
+        return {key: fill(inner, key) for key, inner in schema.get("properties", {}).items()}
+    is_of_documents = _DOCUMENTS.search(name)
+    if kind == "array":
+        items = schema.get("prefixItems", [schema.get("items", {})])
+        if items in ([{}], [{"type": "string"}]):
+            return ids if is_of_documents else [words]
+        return [fill(item) for item in items]
+    if ids and is_of_documents:
         return ids[0] if name.endswith("id") else ", ".join(ids)
     return words
 
@@ -379,11 +377,8 @@ class CustomProgram(Program):
                 f"{self.label} returned a function without a query; it needs a parameter "
                 f"{QUERY[0]!r}"
             )
-        needed = _check_needed(asked_parameters, _FUNCTIONS, self.label, first_is_query=True)
-        self.function_asks = tuple(
-            parameter_name
-            for parameter_name in asked_parameters
-            if parameter_name in (*needed, *_FUNCTIONS)
+        self.function_asks = _list_asked(
+            asked_parameters, _FUNCTIONS, self.label, first_is_query=True
         )
         return product
 
@@ -401,18 +396,13 @@ class CustomProgram(Program):
         product = self.source[0](**{name: offered[name] for name in self.asks}, **parameters)
         if inspect.iscoroutine(product):
             return self._loop.run(product)
-        if (
-            isinstance(product, AbstractAsyncContextManager)
-            and not isinstance(product, dspy.Module)
-            and not is_graph(product)
-        ):
-            self._opened = product  # as LangGraph's server takes it; it stays open until the end
+        if isinstance(product, dspy.Module) or is_graph(product):
+            return product
+        # Context managers, as LangGraph's server takes them; they stay open until the end.
+        if isinstance(product, AbstractAsyncContextManager):
+            self._opened = product
             return self._loop.run(product.__aenter__())
-        if (
-            isinstance(product, AbstractContextManager)
-            and not isinstance(product, dspy.Module)
-            and not is_graph(product)
-        ):
+        if isinstance(product, AbstractContextManager):
             self._opened = product
             return product.__enter__()
         return product
@@ -495,18 +485,15 @@ class CustomProgram(Program):
 
     def _call(self, query: Query, desk: SearchTools) -> Any:
         text = AwaitableText(query.text)
-        vars(text).update(
-            text=query.text,
-            objective=query.objective,
-            query_id=query.query_id,
-        )
+        vars(text).update(text=query.text, objective=query.objective, query_id=query.query_id)
         tools = _Tools(desk)
         offered: dict[str, Any] = {
             "objective": query.objective,
+            "search": tools.search,
+            "read": tools.read,
             "select": desk.keep,
             "depth": self.depth,
         }
-        offered |= {"search": tools.search, "read": tools.read}
         arguments = {name: offered.get(name, text) for name in self.function_asks or self.asks}
         by_place = [
             parameter.name
@@ -525,11 +512,8 @@ class CustomProgram(Program):
     ) -> Submission:
         """End the session with the documents that the program returned and can have found."""
         source = self.source[0]
-        code = getattr(
-            source.forward if isinstance(source, type) and hasattr(source, "forward") else source,
-            "__code__",
-            None,
-        )
+        function = getattr(source, "forward", source) if isinstance(source, type) else source
+        code = getattr(function, "__code__", None)
         location = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
         try:
             named = extract_doc_ids(returned)
@@ -604,11 +588,9 @@ def _explain(error: BaseException) -> str:
 
 def _make_interpreter() -> dspy.PythonInterpreter:
     """Make DSPy's interpreter of code, which looks for Deno only after the model has written some."""
-    places = (
-        os.environ.get("PATH", ""),
-        sysconfig.get_path("scripts"),
-    )  # pip puts it into the last
-    if not shutil.which("deno", path=os.pathsep.join(places)):
+    # pip puts it among the scripts.
+    path = f"{os.environ.get('PATH', '')}{os.pathsep}{sysconfig.get_path('scripts')}"
+    if not shutil.which("deno", path=path):
         raise dspy.CodeInterpreterError("there is no Deno")
     return dspy.PythonInterpreter()
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from sextant.programs.compiled import BY_HAND, Compiled, Prompt, description
 from sextant.tools import schemas
-from sextant.tools.errors import DataError, UsageError
+from sextant.tools.errors import UsageError
 from sextant.tools.platform import files
 
 
@@ -29,14 +29,7 @@ class Table(TypedDict, total=False):
 
 def read(file: Path, program: str) -> Compiled:
     """Return the prompts of a file, for the program of that name. DataError for no TOML, UsageError for other keys."""
-    try:
-        document = files.read_toml(file)
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{file} is not TOML: {error}; `sextant prompts show` prints such a file"
-        ) from None
+    document = files.load_toml(file, "; `sextant prompts show` prints such a file")
     try:
         schemas.validate(dict[str, Table], document)
     except ValueError as error:
