@@ -59,8 +59,10 @@ def command(arguments: argparse.Namespace) -> int:
         from sextant.programs.prompts import describe, write_toml  # as above
 
         constructor = find_program(arguments.program)
-        parameters = parse_parameters(arguments.program, constructor, dict(arguments.parameters))
-        program = try_construct(constructor, parameters)
+        program = try_construct(
+            constructor,
+            parse_parameters(arguments.program, constructor, dict(arguments.parameters)),
+        )
     if arguments.verb == "draw":
         graph: Any = getattr(program, "graph", getattr(program, "inner", None))
         if not hasattr(graph, "get_graph"):

@@ -142,9 +142,8 @@ class Command(Program):
             (folder / "mcp.json").write_text(
                 json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8"
             )
-            prompt = PROMPT.format(objective=query.objective, query=query.text)
             (folder / "stdin").write_text(
-                prompt,
+                PROMPT.format(objective=query.objective, query=query.text),
                 encoding="utf-8",
                 errors="replace",
             )
@@ -230,11 +229,11 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
     if metered:
         turns = report.get("num_turns")
         calls = turns if isinstance(turns, int) and 0 < turns <= schemas.LARGEST else 1
-        tokens = metered.input_tokens, metered.output_tokens
         usage = Usage(
             calls,
             0,
-            *tokens,
+            metered.input_tokens,
+            metered.output_tokens,
             usd,
             usd,
             cached_tokens=metered.cached_tokens,

@@ -264,8 +264,9 @@ def _guess_calls(
     own = [tool["function"] for tool in tools or () if isinstance(tool, dict)]
     if len(own) == 1 and own[0]["name"] not in ("search", "read", "select"):
         schema = {"type": "object", **own[0].get("parameters", {})}
-        arguments = _fill(schema, "", ids, words, schema.get("$defs", {}))
-        return [{"name": own[0]["name"], "args": arguments}]
+        return [
+            {"name": own[0]["name"], "args": _fill(schema, "", ids, words, schema.get("$defs", {}))}
+        ]
     if ids or "search" not in shown:
         return []
     return [{"name": "search", "args": {"query": words}}]
@@ -637,8 +638,11 @@ class _CallPublisher(BaseCallback):
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Publish a call before its prompt is made, once: an adapter may call another's method in its own."""
         if not isinstance(instance, Adapter) and "signature" in inputs:
-            call = call_context.PredictorCall(instance, inputs["signature"], inputs["inputs"])
-            call_context.update(predictor_call=call)
+            call_context.update(
+                predictor_call=call_context.PredictorCall(
+                    instance, inputs["signature"], inputs["inputs"]
+                )
+            )
 
     def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Take it back once there is an answer."""

@@ -139,8 +139,9 @@ class Model(BaseChatModel):
         }
         calls = []
         for call in answer["tool_calls"]:
-            names = parameters.get(call["name"], {}).get("properties")
-            arguments = read_arguments(call["arguments"], names)
+            arguments = read_arguments(
+                call["arguments"], parameters.get(call["name"], {}).get("properties")
+            )
             calls.append(
                 {
                     "name": call["name"],
@@ -214,8 +215,9 @@ class Runner(SharedOnDeepcopy):
         options = {"recursion_limit": limit, "configurable": configurable}
         try:
             if self._is_async:
-                walk = self._walk_async(self._make_input(query), options)
-                state, stop_reason = self._run_async(walk)
+                state, stop_reason = self._run_async(
+                    self._walk_async(self._make_input(query), options)
+                )
             else:
                 state, stop_reason = self._walk(self._make_input(query), options)
         except AttributeError as error:
@@ -276,8 +278,7 @@ class Runner(SharedOnDeepcopy):
         try:
             for saver in savers:
                 # In a thread, as queries are answered.
-                future = start_thread(partial(saver.get_tuple, somewhere))
-                future.result()
+                start_thread(partial(saver.get_tuple, somewhere)).result()
         except Exception as error:
             raise OwnCodeFailed(
                 f"the checkpointer of {self._label} cannot be used in a thread; with sqlite3, "

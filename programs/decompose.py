@@ -167,8 +167,7 @@ def drop_faults(subqueries: Sequence[SubQuery], whole: SubQuery) -> list[SubQuer
     by_search = dict[str, SubQuery]()
     for subquery in subqueries:
         if search := subquery.search.strip():
-            weight = max(0.0, min(1.0, subquery.weight))
-            bounded = subquery.model_copy(update={"weight": weight})
+            bounded = subquery.model_copy(update={"weight": max(0.0, min(1.0, subquery.weight))})
             by_search.setdefault(search, bounded)
     usable = list(by_search.values())
     if all(subquery.role == "not" for subquery in usable):

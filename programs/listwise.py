@@ -118,10 +118,12 @@ class Rank(Program):
             fit=lambda passages: prompt_fits(self.rank_candidates, **inputs, passages=passages),
         )
         step = max(1, self.step * window // self.window)
-        order_window = partial(
-            rank, session, self.rank_candidates, query, read_chars=self.read_chars
+        order = sliding_window_rank(
+            pool,
+            partial(rank, session, self.rank_candidates, query, read_chars=self.read_chars),
+            window,
+            step,
         )
-        order = sliding_window_rank(pool, order_window, window, step)
         session.rank(order)
         return session.submit(order[: self.depth])
 
@@ -238,8 +240,7 @@ class Tournament(Program):
         seen_through = get_lens(self.lens)
         advice = (self.solved and seen_through.solved) or seen_through.recognise
         if self.think:
-            signature = with_advice(ThinkThenRank, advice)
-            self.rank_candidates = predict(signature, tokens=400, each=250)
+            self.rank_candidates = predict(with_advice(ThinkThenRank, advice), tokens=400, each=250)
         else:
             self.rank_candidates = predict_ranking(advice)
 
@@ -312,8 +313,9 @@ class Tournament(Program):
         return order
 
     def _fit(self, query: Query, passages: list[Passage], solution_chars: int) -> bool:
-        inputs = self._make_inputs(query, passages, solution_chars)
-        return prompt_fits(self.rank_candidates, **inputs)
+        return prompt_fits(
+            self.rank_candidates, **self._make_inputs(query, passages, solution_chars)
+        )
 
     def _make_inputs(
         self,

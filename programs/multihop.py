@@ -107,8 +107,10 @@ class MultiHop(Program):
                 session, query, state, self.per_hop, of_hops=self.hops
             ):
                 break
-        ranking = self.rerank_first(session, query, state.ranking())
-        return session.submit(ranking[: self.depth], why=stop_reason or "steps")
+        return session.submit(
+            self.rerank_first(session, query, state.ranking())[: self.depth],
+            why=stop_reason or "steps",
+        )
 
     def rerank_first(
         self,
@@ -164,13 +166,13 @@ class HopReader(dspy.Module):
     ) -> str:
         """Add the search and the reading of the session's hop to `state`; return the reason if no more can be made."""
         query_inputs = {"objective": query.objective, "description": query.text}
-        search_inputs = {**query_inputs, "hop": f"{session.hop} of {of_hops}"}
         inputs = passage_reading.with_notes(
             session,
             self.next_search,
             "notes",
             state.notes,
-            **search_inputs,
+            **query_inputs,
+            hop=f"{session.hop} of {of_hops}",
         )
         # Without a usable answer, the first search is the description, and a later hop has none.
         fallback = {"search": "" if state.searches else query.text, "rationale": ""}

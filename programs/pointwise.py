@@ -340,8 +340,7 @@ class Subtask(Pointwise):
             most=self.requirements,
         )
         # A small model may list one several times, which would weigh it as often.
-        distinct = list(dict.fromkeys(answer.requirements))
-        requirements = distinct[: self.requirements or None]
+        requirements = list(dict.fromkeys(answer.requirements))[: self.requirements or None]
         session.note("\n".join(requirements))
         description = inputs["description"]
         judge: Callable[..., float | None] = partial(

@@ -73,8 +73,7 @@ class Rewrite(Program):
         )
         if rationale := answer.get("rationale", "").strip():
             session.note(f"rationale: {rationale}")
-        hits = session.find_hits(answer.rewritten.strip(), self.depth)
-        return session.submit(hits.doc_ids)
+        return session.submit(session.find_hits(answer.rewritten.strip(), self.depth).doc_ids)
 
 
 class OneShotRewriter(Program):
@@ -113,10 +112,11 @@ class OneShotRewriter(Program):
             **inputs,
         )
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept).strip()
-        hits = session.find_hits(
-            text, self.depth, instruction=search_instruction(query, self.instruction)
+        return session.submit(
+            session.find_hits(
+                text, self.depth, instruction=search_instruction(query, self.instruction)
+            ).doc_ids
         )
-        return session.submit(hits.doc_ids)
 
 
 def search_instruction(query: Query, instruction: str) -> str:

@@ -109,9 +109,7 @@ def _list_installed(folder: Path) -> frozenset[str]:
     for distribution in distributions(path=[str(folder)]):
         record = distribution.read_text("RECORD") or ""
         for line in record.splitlines():
-            path = line.partition(",")[0]
-            top = path.partition("/")[0]
-            names.add(top.partition(".")[0])
+            names.add(line.partition(",")[0].partition("/")[0].partition(".")[0])
     return frozenset(names)
 
 

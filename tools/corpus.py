@@ -336,8 +336,7 @@ def _map(path: Path, type_code: Literal["q", "I", "B"]) -> "memoryview[int]":
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:  # an empty file cannot be mapped
             return memoryview(b"").cast(type_code)
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return memoryview(mapped).cast(type_code)
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast(type_code)
 
 
 def store(documents: Iterable[Document], folder: Path) -> None:
@@ -365,12 +364,11 @@ def store(documents: Iterable[Document], folder: Path) -> None:
             ids.write(encoded[0])
             id_ends.append(id_ends[-1] + len(encoded[0]))
     order = array("q", (rows[key] for key in sorted(rows)))
-    places = _list_places(order)
     numbers = {
         "ends": ends,
         "id_ends": id_ends,
         "order": order,
-        "places": places,
+        "places": _list_places(order),
         "sums": sums,
     }
     for name, column in numbers.items():

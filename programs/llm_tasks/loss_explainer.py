@@ -87,9 +87,14 @@ class Explainer(Program):
         """Name the cause of the query's loss."""
         session = self.toolbox.open(query)
         (fate, *steps) = self.losses[query.query_id]
-        inputs = {"objective": query.objective, "description": query.text, "fate": fate}
         fitted = passage_reading.fit_recent_notes(
-            session, self.name_cause, "steps", steps, **inputs
+            session,
+            self.name_cause,
+            "steps",
+            steps,
+            objective=query.objective,
+            description=query.text,
+            fate=fate,
         )
         shown = passage_reading.show_in_one_call(
             session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **fitted

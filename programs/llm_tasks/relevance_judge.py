@@ -102,8 +102,9 @@ class Judge(Program):
     def __post_init__(self) -> None:
         self.examples: Mapping[str, Sequence[str]] = {}
         self.rule = RULES.get(self.lens, RULES[""])
-        grading = with_advice(GradePassages, get_lens(self.lens).recognise)
-        self.grade_passages = predict(grading, tokens=100, each=100)
+        self.grade_passages = predict(
+            with_advice(GradePassages, get_lens(self.lens).recognise), tokens=100, each=100
+        )
 
     def forward(self, query: Query) -> Submission:
         """Grade the query's candidates but for its examples."""

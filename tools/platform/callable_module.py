@@ -17,8 +17,7 @@ class CallableModule(ModuleType):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the function."""
         source, _, name = self._function.partition(":")
-        function = getattr(importlib.import_module(source), name)
-        return function(*arguments, **named)
+        return getattr(importlib.import_module(source), name)(*arguments, **named)
 
 
 def make_callable(module_name: str, function: str) -> None:

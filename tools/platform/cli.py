@@ -220,8 +220,7 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(map(_spell_sign, lacking)), error.end
+    return "".join(map(_spell_sign, error.object[error.start : error.end])), error.end
 
 
 def _spell_sign(sign: str) -> str:

@@ -71,8 +71,7 @@ def _fields(request_type: Any) -> dict[str, Option]:
     hints = get_type_hints(request_type, include_extras=True)
 
     def is_grouped(request_field: Any) -> bool:
-        option = get_args(hints[request_field.name])[1]
-        return bool(option.group)
+        return bool(get_args(hints[request_field.name])[1].group)
 
     for request_field in sorted(fields(request_type), key=is_grouped):
         name = request_field.name

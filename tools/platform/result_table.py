@@ -341,8 +341,7 @@ def _restyle(cell: str, style: LatexStyle) -> str:
         digits = style.digits or int(place[1]) - 2 * style.percent
         return f".{digits}{'%' if style.percent else 'f'}"
 
-    form = re.sub(r"\.(\d)f", restyle_place, cell.form)
-    return form.format(*cell.figures).replace("%", "")
+    return re.sub(r"\.(\d)f", restyle_place, cell.form).format(*cell.figures).replace("%", "")
 
 
 _NAMED = {

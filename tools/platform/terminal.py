@@ -132,9 +132,8 @@ def draw(
     )
     for index, head in enumerate(heads):
         side: Any = "left" if index in names else "right"
-        title = _styled(head, real.encoding)
         table.add_column(
-            title,
+            _styled(head, real.encoding),
             justify=side,
             width=widths[index],
             overflow="fold",
@@ -180,5 +179,4 @@ def _styled(text: str, encoding: str) -> Any:
     from rich.text import Text  # not for --help
 
     is_bold = isinstance(text, Cell) and text.bold
-    shown = spell_in(encoding, strip_control_characters(text))
-    return Text(shown, style="bold" if is_bold else "")
+    return Text(spell_in(encoding, strip_control_characters(text)), style="bold" if is_bold else "")

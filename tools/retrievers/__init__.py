@@ -201,8 +201,9 @@ def check_kinds(text: str) -> None:
     todo = [parse(text)]
     for spec in todo:
         if spec.kind not in EMBEDDERS:
-            kind = _USER_FILES.get(spec.kind, spec.kind)
-            plugins.resolve("retriever", kind, RETRIEVERS, plugins.RETRIEVERS)
+            plugins.resolve(
+                "retriever", _USER_FILES.get(spec.kind, spec.kind), RETRIEVERS, plugins.RETRIEVERS
+            )
         todo += spec.parts
 
 
@@ -480,8 +481,9 @@ def _construct(
     if not hasattr(retriever, "name"):  # a class of a user need not set it
         model = spec.subject or retriever_type.model
         parts = [part.name for part in retriever.parts]
-        options = _complete_options(spec, retriever_type)
-        retriever.name = format_expression(spec.kind, model, parts, options)
+        retriever.name = format_expression(
+            spec.kind, model, parts, _complete_options(spec, retriever_type)
+        )
     return retriever
 
 
@@ -491,15 +493,14 @@ def _construct_embedder(
     embedder = _embedder_of(spec)
     constructor = lookup(embedder.kind, embedder=True).constructor
     model = [embedder.subject] if embedder.subject else []
-    keywords = _accepted(
-        constructor,
-        home=home,
-        resources=resources,
-    )
     return constructor(
         *model,
         **embedder.options,
-        **keywords,
+        **_accepted(
+            constructor,
+            home=home,
+            resources=resources,
+        ),
     )
 
 

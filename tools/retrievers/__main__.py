@@ -201,8 +201,7 @@ def _as_typed(option: str, value: Any) -> str:
 def _default(parameter: inspect.Parameter) -> Any:
     default = parameter.default
     if typing.get_origin(parameter.annotation) is typing.Literal:
-        choices = dict.fromkeys([default, *typing.get_args(parameter.annotation)])
-        return "|".join(choices)
+        return "|".join(dict.fromkeys([default, *typing.get_args(parameter.annotation)]))
     return list(default) if isinstance(default, tuple) else default
 
 

@@ -109,8 +109,7 @@ def _takes_any_text(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     odd_documents = [Document(f"odd{n}", text) for n, text in enumerate(odd_texts)]
     odd_retriever = build_over(Corpus([*CORPUS.values(), *odd_documents]))
     for text in odd_texts:
-        hits = odd_retriever.search(text, 6)
-        yield len(hits) <= 6, f"search({text!r}, 6) gives more"
+        yield len(odd_retriever.search(text, 6)) <= 6, f"search({text!r}, 6) gives more"
 
 
 def _repeats_itself(retriever: Retriever, build_over: BuildOver) -> Verdicts:
@@ -148,8 +147,7 @@ def _repeats_itself(retriever: Retriever, build_over: BuildOver) -> Verdicts:
 def _breaks_ties(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     """Documents of equal text come in the order of their ids, unless `ties_by_id` is false."""
     equal_documents = [Document(doc_id, "the blood of an octopus is blue") for doc_id in "zbyac"]
-    corpus = Corpus([*equal_documents, *CORPUS.values()])
-    hits = build_over(corpus).search(QUERIES[0], 11)
+    hits = build_over(Corpus([*equal_documents, *CORPUS.values()])).search(QUERIES[0], 11)
     order = [doc_id for doc_id in hits.doc_ids if doc_id not in CORPUS]
     ties_by_id = all(part.ties_by_id for part in (retriever, *retriever.parts))
     yield (

@@ -186,8 +186,9 @@ class Rerank(Retriever):
         pooled_searches = []
         for search, hits in zip(searches, first_hits, strict=True):
             # Exclusions hold already, because pools are made of hits of the first.
-            pool = frozenset(hits.doc_ids[: self._depth])
-            pooled_searches.append(search._replace(excluded=(), among=pool))
+            pooled_searches.append(
+                search._replace(excluded=(), among=frozenset(hits.doc_ids[: self._depth]))
+            )
         reranked = second.search_many(pooled_searches, self._depth)
         return [
             _append_unranked(head, hits)[:k]

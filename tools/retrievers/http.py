@@ -140,12 +140,16 @@ class HttpRetriever(Retriever):
             most = max(1, DEEPEST // k)
             for start in range(0, len(texts), most):
                 batch = encodable(texts[start : start + most])
-                asked_for = {
-                    "queries": batch,
-                    "topk": k,
-                    "return_scores": True,
-                }
-                lists = self._send("/retrieve", orjson.dumps(asked_for))["result"]
+                lists = self._send(
+                    "/retrieve",
+                    orjson.dumps(
+                        {
+                            "queries": batch,
+                            "topk": k,
+                            "return_scores": True,
+                        }
+                    ),
+                )["result"]
                 batch_hits = [
                     _sorted([(hit["document"]["id"], hit) for hit in hits], k) for hits in lists
                 ]

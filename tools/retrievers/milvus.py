@@ -145,12 +145,11 @@ class Milvus(Retriever):
             index = self._client.prepare_index_params()
             schema.add_field("row", import_module("pymilvus").DataType.INT64, is_primary=True)
             index.add_index("searched", **self._describe(schema))
-            corpus = {"sextant.corpus": self._corpus.fingerprint}
             self._ask(
                 self._client.create_collection,
                 schema=schema,
                 index_params=index,
-                properties=corpus,
+                properties={"sextant.corpus": self._corpus.fingerprint},
             )
         self._ask(self._client.load_collection)
         count = self._state("Strong").documents
@@ -168,12 +167,13 @@ class Milvus(Retriever):
     def _describe(self, schema: Any) -> dict[str, Any]:
         """Add the fields next to the row, and return the parameters of their index."""
         milvus = import_module("pymilvus")
-        text = {
-            "max_length": LONGEST,
-            "enable_analyzer": True,
-            "analyzer_params": {"type": self._analyzer},
-        }
-        schema.add_field("text", milvus.DataType.VARCHAR, **text)
+        schema.add_field(
+            "text",
+            milvus.DataType.VARCHAR,
+            max_length=LONGEST,
+            enable_analyzer=True,
+            analyzer_params={"type": self._analyzer},
+        )
         schema.add_field("searched", milvus.DataType.SPARSE_FLOAT_VECTOR)
         schema.add_function(
             milvus.Function("bm25", milvus.FunctionType.BM25, ["text"], ["searched"])

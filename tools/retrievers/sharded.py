@@ -115,9 +115,12 @@ class Sharded(Retriever):
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         with self._lock:
             if isinstance(first_part := self.parts[0], VectorRetriever):
-                vectors = first_part.prepare(searches)
                 results = self._exchange(
-                    self._others, VectorRetriever.search_with, vectors, searches, k
+                    self._others,
+                    VectorRetriever.search_with,
+                    first_part.prepare(searches),
+                    searches,
+                    k,
                 )
             else:
                 totals, counts = zip(*self._exchange(self._others, _count, searches), strict=True)
@@ -152,10 +155,9 @@ def _count(words: LexicalRetriever, searches: Sequence[Search]) -> tuple[CorpusT
 
 
 def _merge(lists: Sequence[Hits], k: int) -> list[Hit]:
-    hits = sorted(chain.from_iterable(lists), key=attrgetter("doc_id"))
     # The sort is stable, so equal scores stay in the order of ids.
     return sorted(
-        hits,
+        sorted(chain.from_iterable(lists), key=attrgetter("doc_id")),
         key=attrgetter("score"),
         reverse=True,
     )[:k]

@@ -105,7 +105,11 @@ def test_a_run_has_an_identity_by_the_words_that_differ(run, command_of, tmp_pat
             'reader.next_search Extra inputs are not permitted; a ["pred',
         ),
         ("[a]\ninstructions = ' '", 2, "a.instructions String should match"),
-        ("[reader\n", 3, "cannot be read as TOML: Expected ']' at the end of a table declaration (at line 1"),
+        (
+            "[reader\n",
+            3,
+            "cannot be read as TOML: Expected ']' at the end of a table declaration (at line 1",
+        ),
         (None, 3, "own.toml: there is no such file"),
     ],
 )

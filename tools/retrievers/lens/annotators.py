@@ -247,11 +247,10 @@ class ModelAnnotator:
             name: value for name, value in self._model.settings.items() if name not in bounds
         }
         additions = filter(None, (self._prompt["descriptions"], self._prompt["demos"]))
-        instructions = self._predictor.signature.instructions
         shaping = (
             self._model.name,
             {"batch": BATCH, "format": FORMAT},
-            instructions,
+            self._predictor.signature.instructions,
             self._wording,
             *additions,
         )
@@ -399,13 +398,12 @@ class OfflineAnnotator:
 
     def key(self) -> Mapping[str, object]:
         """Return the lens and the code that counts."""
-        digest = index_code_digest(
-            "sextant.tools.retrievers.lens.surface_cues", "sextant.tools.text"
-        )
         return {
             "model": "offline",
             "attribute": self._attribute,
-            "code": digest,
+            "code": index_code_digest(
+                "sextant.tools.retrievers.lens.surface_cues", "sextant.tools.text"
+            ),
         }
 
     def begin(

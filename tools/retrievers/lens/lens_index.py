@@ -97,8 +97,9 @@ class LensIndex(Retriever):
             )
         shaping = {**annotator.key(), "format": FORMAT, "chars": chars}
         key = {**shaping, "kind": "annotations", "corpus": corpus.fingerprint}
-        shaping_json = json.dumps(shaping, sort_keys=True)
-        made = hashlib.blake2b(shaping_json.encode(), digest_size=4).hexdigest()
+        made = hashlib.blake2b(
+            json.dumps(shaping, sort_keys=True).encode(), digest_size=4
+        ).hexdigest()
         if digest not in ("", made):
             raise DataError(
                 f"lens: the annotations of {model} have the digest {made}, not {digest}; leave "
@@ -268,9 +269,11 @@ def _annotate_all(
             notes = {
                 d: note for d, note in zip(batch, annotated.texts, strict=True) if note is not None
             }
-            row = {"annotations": notes, "usage": usage_json(annotated.usage)}
             files.append_line(
-                path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace")
+                path,
+                json.dumps(
+                    {"annotations": notes, "usage": usage_json(annotated.usage)}, ensure_ascii=False
+                ).encode("utf-8", "backslashreplace"),
             )
             spent += annotated.usage
             tally["answers could not be used"] += annotated.unusable

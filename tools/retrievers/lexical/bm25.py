@@ -151,9 +151,12 @@ class LexicalRetriever(Retriever):
             weights = self.weigh_words(
                 frequencies[position] if frequencies else own_frequencies, totals.documents
             )
-            scores = self._index.score(weighed, rows, weights, self.dtype)
             return self.ranker.top(
-                scores, k, excluded=query.excluded, among=query.among, above=self.above
+                self._index.score(weighed, rows, weights, self.dtype),
+                k,
+                excluded=query.excluded,
+                among=query.among,
+                above=self.above,
             )
 
         return run_in_threads(search, range(len(searches)))

@@ -67,8 +67,7 @@ class Analyzer(NamedTuple):
         """Encode `text` for the compiled loop; the flag tells if it is words joined by blanks."""
         if self.characters and text.isascii():
             return text.encode(), False
-        prepared = " ".join(self.words(text))
-        return prepared.encode("utf-8", "surrogatepass"), True
+        return " ".join(self.words(text)).encode("utf-8", "surrogatepass"), True
 
 
 class CorpusTotals(NamedTuple):
@@ -139,9 +138,14 @@ class InvertedIndex:
         """
         rows = np.empty((len(self.segments), len(data)), dtype=np.int32)
         frequencies = np.zeros(len(data), dtype=np.int64)
-        word = np.empty(len(data), dtype=np.uint8)
         count = numba_kernels.look_up_words(
-            data, prepared, reading, self._weighed.table, word, rows, frequencies
+            data,
+            prepared,
+            reading,
+            self._weighed.table,
+            np.empty(len(data), dtype=np.uint8),
+            rows,
+            frequencies,
         )
         return rows, frequencies[:count]
 
@@ -181,8 +185,9 @@ class InvertedIndex:
         `weighed` is the result of `weigh`, and `rows` that of `look_up`.
         """
         scores = np.empty(self.totals.documents, dtype)
-        products = np.empty(self._most_kinds, dtype)
-        numba_kernels.score_documents(weighed.table, rows, weights, products, scores)
+        numba_kernels.score_documents(
+            weighed.table, rows, weights, np.empty(self._most_kinds, dtype), scores
+        )
         return scores
 
     def frequencies(self, reading: TokenizerSettings) -> dict[str, int]:
@@ -239,8 +244,7 @@ class _Counter:
         self._documents = 0
         self._counts = list[TermCounts]()
         if analyzer.stop_words:
-            stop_words = " ".join(sorted(analyzer.stop_words))
-            self._count([(stop_words.encode(), True)])
+            self._count([(" ".join(sorted(analyzer.stop_words)).encode(), True)])
 
     def add(self, texts: Iterable[str], report: Callable[[int], None]) -> None:
         block = []
@@ -287,12 +291,10 @@ class _Counter:
             self._position = _grow(self._position, needed, 0)
             self._last_document = _grow(self._last_document, needed, -1)
             codes = _grow(table.codes, needed, 0)
-            starts = _grow(table.starts, len(codes) + 1, 0)
-            slots = self._hash(codes, len(codes))
             table = table._replace(
                 codes=codes,
-                starts=starts,
-                slots=slots,
+                starts=_grow(table.starts, len(codes) + 1, 0),
+                slots=self._hash(codes, len(codes)),
             )
         needed = int(table.starts[self._word_count]) + letters
         if needed > len(table.letters):
@@ -321,12 +323,11 @@ class _Counter:
         indptr = np.concatenate(([0], np.cumsum(frequency)))
         lengths = np.concatenate([counts.lengths for counts in self._counts])
         pairs, bases, numbers = self._number_pairs(lengths)
-        documents = np.empty(indptr[-1], np.uint16)
-        kinds = np.empty(indptr[-1], numbers.dtype)
-        lists = PostingLists(indptr, documents, kinds)
+        lists = PostingLists(
+            indptr, np.empty(indptr[-1], np.uint16), np.empty(indptr[-1], numbers.dtype)
+        )
         first = 0
-        starts_of_words = indptr[:-1]
-        free = starts_of_words.copy()
+        free = indptr[:-1].copy()
         for counts in self._counts:
             numba_kernels.scatter_postings(counts, first, bases, numbers, free, lists)
             first += len(counts.distinct)
@@ -353,13 +354,11 @@ class _Counter:
 
         count = np.arange(len(is_used)) - np.repeat(starts, max_counts) + 1
         used = np.flatnonzero(is_used)
-        order = np.argsort(count[used], kind="stable")
-        used = used[order]
+        used = used[np.argsort(count[used], kind="stable")]
         dtype = np.uint16 if len(used) <= 1 << 16 else np.uint32
         numbers = np.zeros(len(is_used), dtype)
         numbers[used] = np.arange(len(used))
-        length = np.repeat(sizes, max_counts)
-        pairs = np.stack((count[used], length[used]))
+        pairs = np.stack((count[used], np.repeat(sizes, max_counts)[used]))
         return _NumberedPairs(pairs, bases, numbers)
 
     def _max_counts(self, length_index: Ints, n_lengths: int) -> Ints:
@@ -368,8 +367,7 @@ class _Counter:
         first = 0
         for counts in self._counts:
             owners = length_index[first : first + len(counts.distinct)]
-            owner_of_posting = np.repeat(owners, counts.distinct)
-            np.maximum.at(max_counts, owner_of_posting, counts.numbers)
+            np.maximum.at(max_counts, np.repeat(owners, counts.distinct), counts.numbers)
             first += len(owners)
         return max_counts
 
@@ -390,7 +388,6 @@ class _NumberedPairs(NamedTuple):
 
 
 def _grow(array: NDArray[Any], needed: int, fill: int) -> NDArray[Any]:
-    size = max(needed, 2 * len(array))
-    grown = np.full(size, fill, dtype=array.dtype)
+    grown = np.full(max(needed, 2 * len(array)), fill, dtype=array.dtype)
     grown[: len(array)] = array
     return grown

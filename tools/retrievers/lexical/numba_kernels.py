@@ -375,8 +375,9 @@ def map_array(path: Path) -> NDArray[Any]:
     with path.open("rb") as file:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        data = mmap(file.fileno(), 0, access=ACCESS_READ)
-        return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)
+        return np.frombuffer(
+            mmap(file.fileno(), 0, access=ACCESS_READ), dtype, offset=file.tell()
+        ).reshape(shape)
 
 
 class Postings:

@@ -113,17 +113,14 @@ class ApiEmbedder(Embedder):
         """Return all that shapes a document's vector, as far as a client knows."""
         row = self._row
         api = self._api
-        shaped = {
-            "max_tokens": row.max_document_tokens,
-            "normalize": row.normalize,
-            "document": row.document,
-        }
         return {
             "kind": "api",
             "model": api.model,
             "url": api.url,
             **self._options,
-            **shaped,
+            "max_tokens": row.max_document_tokens,
+            "normalize": row.normalize,
+            "document": row.document,
             "format": _FORMAT,
         }
 

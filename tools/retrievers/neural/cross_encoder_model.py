@@ -155,8 +155,7 @@ class PairScorer:
 
     def left_out(self, query: str) -> int:
         """Return the number of tokens of a query that are cut off."""
-        query_tokens = _positions(self._tokens(query, "").parts, 0)
-        return max(0, len(query_tokens) - self._most_of_query)
+        return max(0, len(_positions(self._tokens(query, "").parts, 0)) - self._most_of_query)
 
     def score(self, query: str, document: str) -> float:
         """Return the model's score of a pair: a logit or a log-probability."""
@@ -174,8 +173,9 @@ class PairScorer:
                     return float(logits.double().log_softmax(0)[1])
                 return float(logits[0])
             if self._model.config.is_encoder_decoder:
-                start = self._model.config.decoder_start_token_id
-                inputs["decoder_input_ids"] = torch.tensor([[start]], device=self._model.device)
+                inputs["decoder_input_ids"] = torch.tensor(
+                    [[self._model.config.decoder_start_token_id]], device=self._model.device
+                )
             logits = self._model(**inputs, use_cache=False).logits[0, -1, self._answers].double()
             return float(logits.log_softmax(0)[0] if len(self._answers) > 1 else logits[0])
 

@@ -154,8 +154,11 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
         """
         vectors = np.empty((len(searches), self.dimension), dtype=np.float32)
         for position, search in enumerate(searches):
-            read = partial(self._found.row.query_text, instruction=search.instruction)
-            vectors[position] = self._vectors([search.text], "query", read)
+            vectors[position] = self._vectors(
+                [search.text],
+                "query",
+                partial(self._found.row.query_text, instruction=search.instruction),
+            )
         return vectors
 
     def _vectors(

@@ -273,10 +273,9 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         self._digests = dict[int, bytes]()
         # Without the corpus: a text has the same vectors in every one. It grows with what is asked
         # for.
-        key = model_table.index_key("late", self.name, self._row, [__name__])
         self._tokens = open_index(
             home,
-            key,
+            model_table.index_key("late", self.name, self._row, [__name__]),
             build=lambda folder: None,
             load=_load,
         )

@@ -109,11 +109,10 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
                 assume_unique=True,
                 return_indices=True,
             )
-            amounts = query.data[columns]
             return self._postings.search(
                 rows,
                 k,
-                amounts=amounts,
+                amounts=query.data[columns],
                 excluded=search.excluded,
                 among=search.among,
             )

@@ -41,18 +41,16 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
         raise UsageError(
             f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {family}"
         )
-    libraries = versions("onnx", "onnxruntime", "torch", "transformers")
     key = {
         "kind": "encoder",
         "weights": model.weights,
-        "versions": libraries,
+        "versions": versions("onnx", "onnxruntime", "torch", "transformers"),
         "code": index_code_digest("sextant.tools.retrievers.neural.quantized"),
     }
-    build = partial(_export, transformer, model.folder)
     return open_index(
         home,
         key,
-        build=build,
+        build=partial(_export, transformer, model.folder),
         load=lambda folder: _Quantized(transformer.config, folder / _FILE),
     )
 

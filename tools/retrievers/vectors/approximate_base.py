@@ -48,8 +48,7 @@ class ApproximateRetriever(VectorRetrieverBase):
             rows = near.get(i)
             if rows is None:
                 rows = self._allowed_rows(search)
-            scores = self._index.scores(rows, query)
-            rankings.append(self._ranker.hits(rows, scores, k))
+            rankings.append(self._ranker.hits(rows, self._index.scores(rows, query), k))
         return rankings
 
     def _allowed_rows(self, search: Search) -> Rows:

@@ -113,11 +113,10 @@ class Chroma(ApproximateRetriever):
         else:
             embedded = open_vectors(embedder, corpus, home)
             key |= {"chromadb": version("chromadb")}
-            build = partial(_build, settings, embedded)
             self._index = open_index(
                 home,
                 key,
-                build=build,
+                build=partial(_build, settings, embedded),
                 load=partial(_open, embedded),
             )
         self.name = format_expression(
@@ -311,11 +310,10 @@ class ChromaServerIndex:
                 )["ids"]
             )
             if missing := [row for row in ids if row not in stored_ids]:
-                embeddings = vectors[list(map(int, missing))]
                 self._ask(
                     self._collection.add,
                     ids=missing,
-                    embeddings=embeddings,
+                    embeddings=vectors[list(map(int, missing))],
                 )
             progress.add(len(ids))
         self.require_whole()

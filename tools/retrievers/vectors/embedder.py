@@ -121,12 +121,10 @@ def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> Mappe
     def load(folder: Path) -> MappedVectors:
         return open_memmap(folder / "vectors.npy", "r")
 
-    key = vectors_key(embedder, corpus)
-    build = partial(_embed_all, embedder, corpus)
     return open_index(
         home,
-        key,
-        build=build,
+        vectors_key(embedder, corpus),
+        build=partial(_embed_all, embedder, corpus),
         load=load,
     )
 

@@ -81,8 +81,9 @@ class VectorRetriever(VectorRetrieverBase):
                 unrestricted.append(position)
             else:
                 # A pool is small: all of it is scored.
-                pool = set(search.among).difference(search.excluded)
-                candidates[position] = np.array(self._ranker.rows(pool), dtype=np.int64)
+                candidates[position] = np.array(
+                    self._ranker.rows(set(search.among).difference(search.excluded)), dtype=np.int64
+                )
         size = max(1, _MAX_SCORES // max(1, len(self._vectors)))
         for first in range(0, len(unrestricted), size):
             batch = unrestricted[first : first + size]
@@ -107,8 +108,7 @@ class VectorRetriever(VectorRetrieverBase):
         # At least k true scores reach the kth largest lower bound, so a document whose upper bound
         # does not is beaten.
         floor = kth_score_lower_bound(scores - errors, k)
-        lowest = float(np.finfo(np.float32).min)
-        return np.flatnonzero(scores + errors >= max(lowest, floor))
+        return np.flatnonzero(scores + errors >= max(float(np.finfo(np.float32).min), floor))
 
 
 def exact_scores(vectors: Vectors, rows: Rows, query: Vectors) -> NDArray[np.float64]:

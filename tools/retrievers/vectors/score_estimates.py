@@ -47,8 +47,7 @@ class ScoreEstimates(NamedTuple):
         size = max(1, _MAX_NUMBERS // max(1, self.numbers.shape[1]))
         for first in range(0, len(self.numbers), size):
             block = slice(first, first + size)
-            numbers = self.numbers[block].astype(np.float32)
-            products = queries @ numbers.T
+            products = queries @ self.numbers[block].astype(np.float32).T
             estimates[:, block] = products * self.scales[block]
             drop_page_cache(self.numbers)
         return estimates
@@ -56,8 +55,7 @@ class ScoreEstimates(NamedTuple):
 
 def from_vectors(vectors: Vectors) -> ScoreEstimates:
     """Return estimates from the vectors themselves; nothing is copied."""
-    errors = _rounding_errors(_lengths(vectors), vectors.shape[1])
-    return ScoreEstimates(vectors, None, errors)
+    return ScoreEstimates(vectors, None, _rounding_errors(_lengths(vectors), vectors.shape[1]))
 
 
 def from_codes(
@@ -67,14 +65,13 @@ def from_codes(
 
     The codes are memory-mapped. They are made if they are not under `home`.
     """
-    key = {
-        **vectors_key,
-        "kind": "codes",
-        "codes": FORMAT,
-    }
     return open_index(
         home,
-        key,
+        {
+            **vectors_key,
+            "kind": "codes",
+            "codes": FORMAT,
+        },
         build=partial(_write_codes, vectors),
         load=_load_codes,
     )
@@ -106,8 +103,7 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
         residuals = block_vectors - mean
         scales[block] = np.abs(residuals).max(axis=1) / 127
         scale = scales[block, None].astype(np.float64)
-        divisor = np.where(scale > 0, scale, 1)
-        codes[block] = np.rint(residuals / divisor)
+        codes[block] = np.rint(residuals / np.where(scale > 0, scale, 1))
         coded = codes[block] * scale
         # By Cauchy and Schwarz, |query @ (residuals - coded)| is at most
         # |query| |residuals - coded|. The lengths of the vectors cover the rounding of exact scores.
