@@ -287,42 +287,28 @@ def get_prompts(program: Any) -> dict[str, Prompt]:
     prompts = {}
     for name, predictor in program.named_predictors():
         signature = predictor.signature
-        signature_fields = signature.fields
-        instructions = signature.instructions
+        fields = []
+        descriptions = {}
+        for key, field_info in signature.fields.items():
+            side = "in" if key in signature.input_fields else "out"
+            kind = field_info.annotation
+            shown = kind if "[" in str(kind) else getattr(kind, "__name__", "") or kind
+            fields.append(f"{side} {key}: {shown}")
+            if field_info.json_schema_extra.get("described"):
+                descriptions[key] = description(key, field_info)
         demos = [
-            {
-                key: to_json_values(value)
-                for key, value in dict(demo).items()
-                if key in signature_fields
-            }
+            {key: to_json_values(value) for key, value in demo.items() if key in signature.fields}
             for demo in predictor.demos
         ]
-        fields = _list_fields("in", signature.input_fields) + _list_fields(
-            "out", signature.output_fields
-        )
-        before = _digest(instructions)[:8]
-        descriptions = {
-            key: description(key, field_info)
-            for key, field_info in signature_fields.items()
-            if field_info.json_schema_extra.get("described")
-        }
         prompts[name] = Prompt(
-            instructions,
+            signature.instructions,
             tuple(demos),
             signature.__name__,
             tuple(fields),
-            before,
+            _digest(signature.instructions)[:8],
             descriptions,
         )
     return prompts
-
-
-def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
-    types = ((name, field_info.annotation) for name, field_info in fields.items())
-    return [
-        f"{side} {name}: {annotation if '[' in str(annotation) else getattr(annotation, '__name__', '') or annotation}"
-        for name, annotation in types
-    ]
 
 
 def to_json_values(value: Any) -> Any:

@@ -64,7 +64,7 @@ def collect_sources(
     named = {name.partition(".")[0] for name, _ in pending}
     while pending:
         name, folder = pending.pop()
-        if name in files or _is_in(name, without):
+        if name in files or any(f"{name}.".startswith(f"{package}.") for package in without):
             continue
         top = name.partition(".")[0]
         if folder and top not in named and not _is_ours(name) and top in _list_installed(folder):
@@ -95,11 +95,6 @@ def collect_sources(
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "sextant"
-
-
-def _is_in(name: str, packages: Collection[str]) -> bool:
-    """Return whether a module is among the packages, or inside a package."""
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
 @cache

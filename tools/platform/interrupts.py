@@ -99,8 +99,19 @@ def start_thread(work: Callable[[], T]) -> Future[T]:
 
 def run_in_thread(work: Callable[[], int]) -> int | None:
     """Return the result of `work`, or None if it did not end in time after a signal."""
-    _install_handlers()
-    result = start_thread(lambda: _run_as_command(work))
+    signal.signal(signal.SIGTERM, handle_signal)
+    # Under nohup, SIGHUP is ignored, and stays so.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, handle_signal)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handle_signal)
+
+    def run_as_command() -> int:
+        global _command_thread
+        _command_thread = threading.current_thread()
+        return work()
+
+    result = start_thread(run_as_command)
     result.add_done_callback(lambda _: _wake_ups.put(None))
     while not result.done():
         if not _wait_for_wake_up(_patience()):
@@ -121,21 +132,6 @@ def _wait_for_wake_up(seconds: float) -> bool:
             _wake_ups.get(timeout=_LONGEST_BLOCK)
             return True
     return False
-
-
-def _run_as_command(work: Callable[[], int]) -> int:
-    global _command_thread
-    _command_thread = threading.current_thread()
-    return work()
-
-
-def _install_handlers() -> None:
-    signal.signal(signal.SIGTERM, handle_signal)
-    # Under nohup, SIGHUP is ignored, and stays so.
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, handle_signal)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, handle_signal)
 
 
 def _patience() -> float:

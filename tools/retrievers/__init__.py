@@ -364,7 +364,13 @@ def _check(spec: RetrieverSpec, *, embedder: bool = False) -> RetrieverSpec:
                     f"{spec.kind} takes no model; write {spec.kind} without {spec.subject!r}"
                 )
             spec = spec._replace(parts=tuple(map(_check, spec.parts)))
-            _check_number_of_parts(spec, retriever_type)
+            count = len(spec.parts)
+            needed = 2 if retriever_type.variadic else len(retriever_type.positional)
+            if count < needed or (count > needed and not retriever_type.variadic):
+                number = f"{needed} or more" if retriever_type.variadic else needed
+                raise UsageError(
+                    f"{spec} has {count} retrievers in it; {spec.kind} is made of {number}"
+                )
     return spec._replace(options=_read_options(spec, retriever_type))
 
 
@@ -395,14 +401,6 @@ def _check_embedder(spec: RetrieverSpec) -> RetrieverSpec:
     return spec._replace(subject=str(embedder), parts=())
 
 
-def _check_number_of_parts(spec: RetrieverSpec, retriever_type: RetrieverType) -> None:
-    count = len(spec.parts)
-    needed = 2 if retriever_type.variadic else len(retriever_type.positional)
-    if count < needed or (count > needed and not retriever_type.variadic):
-        number = f"{needed} or more" if retriever_type.variadic else needed
-        raise UsageError(f"{spec} has {count} retrievers in it; {spec.kind} is made of {number}")
-
-
 def _read_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[str, Value]:
     parameters = retriever_type.options
     for name in spec.options:
@@ -412,8 +410,7 @@ def _read_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[st
     options = {}
     for name, parameter in parameters.items():
         if name in spec.options:
-            label = f"{spec.kind}: {name}"
-            value = _read_value(label, spec.options[name], parameter.annotation)
+            value = _read_value(f"{spec.kind}: {name}", spec.options[name], parameter.annotation)
             if value != parameter.default:
                 options[name] = value
     return options

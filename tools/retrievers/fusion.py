@@ -110,23 +110,20 @@ class Fusion(Retriever):
         scores = dict[str, float]()
         # In the order of the parts, so that sums are the same to the last bit.
         for weight, hits in zip(self._weights, lists, strict=True):
-            for doc_id, gain in zip(hits.doc_ids, self._gains(hits.scores), strict=True):
+            if self._constant is None:
+                gains = _scale_scores(hits.scores)
+            else:
+                gains = reciprocal_ranks(len(hits), self._constant)
+            for doc_id, gain in zip(hits.doc_ids, gains, strict=True):
                 scores[doc_id] = scores.get(doc_id, 0.0) + weight * gain
         return top_k(scores, k)
-
-    def _gains(self, scores: Sequence[float]) -> list[float]:
-        if self._constant is None:
-            return _scale_scores(scores)
-        return reciprocal_ranks(len(scores), self._constant)
 
 
 def _scale_scores(scores: Sequence[float]) -> list[float]:
     """Return the scores on a scale from 1 for the first to 0 for the last; all 1 if all are equal."""
     if not scores or scores[0] <= scores[-1]:
         return [1.0] * len(scores)
-    lowest = scores[-1]
-    span = scores[0] - lowest
-    return [(score - lowest) / span for score in scores]
+    return [(score - scores[-1]) / (scores[0] - scores[-1]) for score in scores]
 
 
 def check_options(retriever_type: str, part_count: int, options: Mapping[str, Any]) -> None:
@@ -201,6 +198,5 @@ def _append_unranked(head: Hits, hits: Hits) -> Hits:
         return hits
     ranked = set(head.doc_ids)
     unranked = [doc_id for doc_id in hits.doc_ids if doc_id not in ranked]
-    lowest = head.scores[-1]
-    scores = [lowest - step for step in range(1, len(unranked) + 1)]
+    scores = [head.scores[-1] - step for step in range(1, len(unranked) + 1)]
     return Hits(head.doc_ids + unranked, head.scores + scores)

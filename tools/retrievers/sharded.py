@@ -75,7 +75,8 @@ class Sharded(Retriever):
             resources=None,
         )
         listen: _Listen = partial(receive_result, lost=PartEnded)
-        elsewhere = ELSEWHERE.get() or ((_begin_on_ray, listen) if _on_ray() else None)
+        on_ray = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+        elsewhere = ELSEWHERE.get() or ((_begin_on_ray, listen) if on_ray else None)
         ends = ExitStack()
         finalize(self, ends.close)
         lines = elsewhere or (ends.enter_context(fork_server(__name__)), listen)
@@ -229,10 +230,6 @@ def _serve(line: Connection) -> None:
 
 
 be_starter = partial(serve_forks, serve=_serve)  # of parts on this machine
-
-
-def _on_ray() -> bool:
-    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def _begin_on_ray() -> Connection:

@@ -201,7 +201,11 @@ def chunk_by_size(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iter
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     paid = embedder if isinstance(embedder, BilledEmbedder) else None
-    order = _plan_for(paid, corpus)
+    order = (
+        plan_embedding(corpus, paid.batch, _PAID_CHARACTERS)
+        if paid
+        else plan_embedding(corpus, _BLOCK_TEXTS)
+    )
     shape = (len(corpus), embedder.dimension)
     rows_done, later_blocks, usage = _done_before(folder, shape)
     if paid:
@@ -217,8 +221,13 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         (first, [corpus.doc_ids[row] for row in order.rows[first:last]])
         for first, last in lasts.items()
     )
-    elsewhere = None if paid else ELSEWHERE.get()
-    make = elsewhere or partial(_make_here, progress=progress)
+    if not paid and (make_elsewhere := ELSEWHERE.get()):
+        made = make_elsewhere(embedder, corpus, blocks)
+    else:
+        made = (
+            (first, make_block(embedder, corpus, doc_ids, progress.add))
+            for first, doc_ids in blocks
+        )
 
     def keep() -> None:
         nonlocal usage
@@ -233,7 +242,7 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         files.replace(folder / "embedded.json", json.dumps(record) + "\n", files.SHARED)
 
     try:
-        for first, block_vectors in make(embedder, corpus, blocks):
+        for first, block_vectors in made:
             last = lasts[first]
             owners = [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]]
             checked = _check(
@@ -243,8 +252,7 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
                 owners,
                 "the vectors that were made before",
             )
-            in_block = (first <= order.text_of) & (order.text_of < last)
-            documents = np.flatnonzero(in_block)
+            documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
             vectors[documents] = checked[order.text_of[documents] - first]
             vectors.flush()
             drop_page_cache(vectors)
@@ -258,24 +266,8 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         keep()
 
 
-def _plan_for(paid: BilledEmbedder | None, corpus: Corpus) -> EmbeddingPlan:
-    if paid:
-        return plan_embedding(corpus, paid.batch, _PAID_CHARACTERS)
-    return plan_embedding(corpus, _BLOCK_TEXTS)
-
-
 def _texts_in(blocks: Mapping[int, int]) -> int:
     return sum(last - first for first, last in blocks.items())
-
-
-def _make_here(
-    embedder: Embedder,
-    corpus: Corpus,
-    blocks: Iterable[Block],
-    progress: Progress,
-) -> Iterator[tuple[int, Vectors]]:
-    for first, doc_ids in blocks:
-        yield first, make_block(embedder, corpus, doc_ids, progress.add)
 
 
 def make_block(
