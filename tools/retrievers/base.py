@@ -33,6 +33,10 @@ class Search(NamedTuple):
     among: Ids | None = None  # the only documents that may; None is the whole corpus
 
 
+Searches = Sequence[Search]
+Options = Mapping[str, Any]  # of an expression, by name, with those that it leaves out
+
+
 class Retriever(ABC):
     """Ranks a fixed corpus for a text. Immutable once built, so threads share it.
 
@@ -63,7 +67,7 @@ class Retriever(ABC):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse a retriever that cannot be built, e.g. for want of a model.
 
@@ -87,7 +91,7 @@ class Retriever(ABC):
         """
         return self.search_many([Search(text, instruction, excluded, among)], k)[0]
 
-    def search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def search_many(self, searches: Searches, k: int) -> list[Hits]:
         """Return the hits of every search, in order, equal to the last digit to those of
         `search` for it alone.
         """
@@ -105,7 +109,7 @@ class Retriever(ABC):
         ]
 
     @abstractmethod
-    def _search_many(self, searches: Sequence[Search], k: int) -> Sequence[Sequence[Hit]]:
+    def _search_many(self, searches: Searches, k: int) -> Sequence[Sequence[Hit]]:
         """Return the hits of searches whose texts are not blank; `k` is at least 1."""
 
     def left_out(self, text: str, instruction: str = "") -> int:
@@ -121,9 +125,7 @@ _ANSWER = (
 )
 
 
-def _check_results(
-    results: Any, searches: Sequence[Search], k: int, known: Collection[str]
-) -> list[Hits]:
+def _check_results(results: Any, searches: Searches, k: int, known: Collection[str]) -> list[Hits]:
     """Return the answers of a user's retriever as hits of Python's own types.
 
     ValueError tells the first that are none.
@@ -182,7 +184,7 @@ class NullRetriever(Retriever):
 
     name = "nothing"
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         return [Hits([], []) for _ in searches]
 
 
@@ -196,7 +198,7 @@ class PoolRetriever(Retriever):
         self.name = retriever.name
         self.parts = (retriever,)
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         found = self.parts[0].search_many(searches, k)
         return [_fill(search, hits, k) for search, hits in zip(searches, found, strict=True)]
 

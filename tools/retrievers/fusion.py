@@ -2,16 +2,16 @@
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError, require_at_least
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Retriever, Search, top_k
+from sextant.tools.retrievers.base import Options, Retriever, Searches, top_k
 from sextant.tools.retrievers.expressions import Value, format_expression
 
 # k in the formula of Cormack, Clarke and Buettcher (SIGIR 2009), who found it near the best on all
@@ -97,12 +97,12 @@ class Fusion(Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse options that are out of range."""
         check_options("fusion", part_count, options)
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         lists = [retriever.search_many(searches, max(k, self._depth)) for retriever in self.parts]
         return [self._fuse(hits, k) for hits in zip(*lists, strict=True)]
 
@@ -126,7 +126,7 @@ def _scale_scores(scores: Sequence[float]) -> list[float]:
     return [(score - scores[-1]) / (scores[0] - scores[-1]) for score in scores]
 
 
-def check_options(retriever_type: str, part_count: int, options: Mapping[str, Any]) -> None:
+def check_options(retriever_type: str, part_count: int, options: Options) -> None:
     """Raise UsageError for a constant, a depth or weights with which `parts` cannot be fused."""
     require_at_least(0, retriever_type, constant=options["constant"])
     require_at_least(1, retriever_type, depth=options["depth"])
@@ -172,12 +172,12 @@ class Rerank(Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse a depth at which nothing would be reranked."""
         require_at_least(1, "rerank", depth=options["depth"])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         first, second = self.parts
         first_hits = first.search_many(searches, max(k, self._depth))
         pooled_searches = []

@@ -10,7 +10,7 @@ documents. Searches are not kept: a cassette does not have them. Left out: docum
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -26,7 +26,7 @@ from sextant.tools.models.transport.http_client import HttpClient, TransportErro
 from sextant.tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hit
-from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.base import Options, Retriever, Search, Searches
 from sextant.tools.retrievers.expressions import format_expression
 from sextant.tools.text import encodable
 
@@ -72,7 +72,7 @@ class HttpRetriever(Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse anything but an address. Nothing is sent."""
         if not is_server(model):
@@ -85,7 +85,7 @@ class HttpRetriever(Retriever):
         """Return how many words at the end of a text are too many for an address."""
         return 0 if self._dialect != "anserini" else len(text.split()) - len(_cut(text).split())
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Searches, k: int) -> list[list[Hit]]:
         hits_of = {}
         pending = list(range(len(searches)))
         depth = k + max(len(search.excluded) for search in searches)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
+IndexKey = Mapping[str, object]  # all that shapes an index
 
 _LOG = logging.getLogger("sextant")
 _MANIFEST = "index.json"
@@ -67,7 +68,7 @@ def accelerator() -> str:
 
 def open_index(
     home: Path | None,
-    key: Mapping[str, object],
+    key: IndexKey,
     *,
     build: Callable[[Path], None],
     load: Callable[[Path], T],
@@ -134,7 +135,7 @@ def drop_page_cache(array: "NDArray[Any]") -> None:
         array.base.madvise(mmap.MADV_DONTNEED)
 
 
-def index_name(key: Mapping[str, object]) -> str:
+def index_name(key: IndexKey) -> str:
     """Return the name of the folder of the index for `key`."""
     digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
     return f"{key.get('kind', 'index')}-{digest}"
@@ -194,7 +195,7 @@ def delete(home: Path, name: str) -> None:
         _lock(folder).unlink(missing_ok=True)  # who waits for it takes another
 
 
-def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
+def _build(folder: Path, key: IndexKey, build: Callable[[Path], None]) -> None:
     draft = _draft(folder)
     started = time.monotonic()
     with _naming_room(draft):

@@ -9,7 +9,7 @@ below rank 16,384, and the text after 65,535 bytes.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +24,9 @@ from sextant.tools.platform.cli import Progress
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.records import Hits
 from sextant.tools.retrievers import FILLS, PUSH, ServiceState, check_same_corpus
-from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.base import Options, Ranker, Retriever, Search, Searches
 from sextant.tools.retrievers.expressions import format_expression
-from sextant.tools.retrievers.index_store import index_name
+from sextant.tools.retrievers.index_store import IndexKey, index_name
 from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
     VectorRetrieverBase,
@@ -80,7 +80,7 @@ class Milvus(Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse anything but an address. Nothing is sent."""
         if not is_server(options.get("url", model)):
@@ -93,7 +93,7 @@ class Milvus(Retriever):
         self,
         url: str,
         corpus: Corpus,
-        key: Mapping[str, object],
+        key: IndexKey,
         server: str,
     ) -> str:
         """Return the service's version.
@@ -221,10 +221,10 @@ class Milvus(Retriever):
                     ) from error
                 time.sleep(wait)
 
-    def _queries(self, searches: Sequence[Search]) -> Sequence[Any]:
+    def _queries(self, searches: Searches) -> Sequence[Any]:
         return encodable(search.text for search in searches)
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         results = [
             self._find(search, query, k)
             for search, query in zip(searches, self._queries(searches), strict=True)
@@ -314,7 +314,7 @@ class MilvusVectors(VectorRetrieverBase, Milvus):
     def _content(self, row: int) -> dict[str, Any]:
         return {"searched": self._vectors[row]}
 
-    def _queries(self, searches: Sequence[Search]) -> Sequence[Any]:
+    def _queries(self, searches: Searches) -> Sequence[Any]:
         return list(embed_queries(self._embedder, searches, self._embedder.dimension))
 
 

@@ -10,7 +10,7 @@ Left out: replicas, and combinations, which go outside, as in `fusion(sharded(bm
 
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from functools import cached_property, partial
@@ -31,7 +31,7 @@ from sextant.tools.platform.forkserver import fork_server, receive_result, serve
 from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.system_calls import available_cores
 from sextant.tools.records import Hit, Hits
-from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.base import Options, Retriever, Searches
 from sextant.tools.retrievers.lexical.bm25 import LexicalRetriever
 from sextant.tools.retrievers.lexical.inverted_index import CorpusTotals
 from sextant.tools.retrievers.lexical.numba_kernels import Ints
@@ -108,12 +108,12 @@ class Sharded(Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse less than one part."""
         require_at_least(1, "sharded", parts=options["parts"])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def _search_many(self, searches: Searches, k: int) -> list[list[Hit]]:
         with self._lock:
             if isinstance(first_part := self.parts[0], VectorRetriever):
                 results = self._exchange(
@@ -151,7 +151,7 @@ class Sharded(Retriever):
             raise
 
 
-def _count(words: LexicalRetriever, searches: Sequence[Search]) -> tuple[CorpusTotals, list[Ints]]:
+def _count(words: LexicalRetriever, searches: Searches) -> tuple[CorpusTotals, list[Ints]]:
     return words.totals, [words.frequencies(search.text) for search in searches]
 
 

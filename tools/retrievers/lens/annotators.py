@@ -10,7 +10,7 @@ tools/retrievers/lens/surface_cues.py.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,7 +30,7 @@ from sextant.tools.models.run_resources import RunResources
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query, Usage
 from sextant.tools.retrievers.base import NullRetriever
-from sextant.tools.retrievers.index_store import index_code_digest
+from sextant.tools.retrievers.index_store import IndexKey, index_code_digest
 from sextant.tools.retrievers.lens import surface_cues
 from sextant.tools.session import Session, Toolbox
 from sextant.tools.text import TermStatistics
@@ -240,7 +240,7 @@ class ModelAnnotator:
         self._queries = dict[str, str]()
         self._useful = False  # whether it has given an annotation
 
-    def key(self) -> Mapping[str, object]:
+    def key(self) -> IndexKey:
         """Return all that shapes an annotation: the model with its settings, and the prompt."""
         bounds = ("window", "max_tokens")  # which change hardly an annotation, and are found out
         settings = {
@@ -396,7 +396,7 @@ class OfflineAnnotator:
         self._attribute = attribute
         self._statistics = cache(statistics)
 
-    def key(self) -> Mapping[str, object]:
+    def key(self) -> IndexKey:
         """Return the lens and the code that counts."""
         return {
             "model": "offline",

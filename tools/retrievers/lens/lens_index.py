@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sextant.tools.corpus import Corpus, digest_text, indexed_text
 from sextant.tools.errors import DataError, UsageError, require_at_least
@@ -29,7 +28,7 @@ from sextant.tools.platform.installation import find_page
 from sextant.tools.platform.interrupts import check_interrupts, start_thread
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Hits, Usage, usage_from_json, usage_json
-from sextant.tools.retrievers.base import Retriever, Search
+from sextant.tools.retrievers.base import Options, Retriever, Searches
 from sextant.tools.retrievers.expressions import Value, format_expression
 from sextant.tools.retrievers.fusion import Fusion, check_options
 from sextant.tools.retrievers.index_store import index_name, open_index
@@ -150,7 +149,7 @@ class LensIndex(Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse options that are out of range, and a model or an attribute that there is not."""
         require_at_least(1, "lens", chars=options["chars"])
@@ -162,7 +161,7 @@ class LensIndex(Retriever):
             )
         check(options["model"], options["attribute"])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         return self.parts[0].search_many(searches, k)
 
 
@@ -181,7 +180,7 @@ class _LensQueryRetriever(Retriever):  # the annotations, searched with the anno
     def left_out(self, text: str, instruction: str = "") -> int:
         return self._notes.left_out(self._annotate(text), instruction) if text.strip() else 0
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         return self._notes.search_many(
             [search._replace(text=self._annotate(search.text)) for search in searches], k
         )

@@ -12,23 +12,22 @@ equal to the last bit.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.base import Options, Ranker, Retriever, Searches
 from sextant.tools.retrievers.expressions import Value, format_expression
-from sextant.tools.retrievers.index_store import index_code_digest, open_index
+from sextant.tools.retrievers.index_store import IndexKey, index_code_digest, open_index
 from sextant.tools.retrievers.lexical import inverted_index
 from sextant.tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
-from sextant.tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
+from sextant.tools.retrievers.lexical.numba_kernels import Doubles, Ints, Rows, run_in_threads
 from sextant.tools.text import STOP_WORDS, TermStatistics, bigram_words, content_words
 
 _SOURCES = (
@@ -58,7 +57,7 @@ class LexicalRetriever(Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse parameters that are out of BM25's range."""
         k1 = options.get("k1", 0.0)
@@ -71,7 +70,7 @@ class LexicalRetriever(Retriever):
         corpus: Corpus,
         home: Path | None,
         analyzer: Analyzer,
-        key: Mapping[str, object],
+        key: IndexKey,
     ) -> None:
         """Build or open the index that `key` determines together with the corpus."""
         self._analyzer = analyzer
@@ -93,7 +92,7 @@ class LexicalRetriever(Retriever):
         )
 
     @abstractmethod
-    def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
+    def weigh_words(self, frequencies: Ints, documents: int) -> Doubles:
         """Return the factor of each word, by the number of documents that have it."""
 
     @abstractmethod
@@ -102,7 +101,7 @@ class LexicalRetriever(Retriever):
         counts: Ints,
         lengths: Ints,
         average_length: float,
-    ) -> NDArray[np.float64]:
+    ) -> Doubles:
         """Return the other factor, by counts of words and lengths of documents in words."""
 
     def statistics(self) -> TermStatistics:
@@ -126,12 +125,12 @@ class LexicalRetriever(Retriever):
         data, prepared = self._analyzer.encode(text)
         return self._index.look_up(np.frombuffer(data, dtype=np.uint8), prepared, self._reading)
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         return self.search_as_part(searches, k, self.totals)
 
     def search_as_part(
         self,
-        searches: Sequence[Search],
+        searches: Searches,
         k: int,
         totals: CorpusTotals,
         frequencies: Sequence[Ints] | None = None,
@@ -198,7 +197,7 @@ class BM25(LexicalRetriever):
         self._b = b
         self.open(corpus, home, analyzer_of(analyzer), {"kind": "bm25", "analyzer": analyzer})
 
-    def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
+    def weigh_words(self, frequencies: Ints, documents: int) -> Doubles:
         """Return the idf, which bm25s rounds before it multiplies."""
         idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in frequencies.tolist()]
         return np.array(idf, dtype=np.float32).astype(np.float64)
@@ -208,7 +207,7 @@ class BM25(LexicalRetriever):
         counts: Ints,
         lengths: Ints,
         average_length: float,
-    ) -> NDArray[np.float64]:
+    ) -> Doubles:
         """Return the saturated counts."""
         return counts / (counts + self._k1 * ((1 - self._b) + self._b * lengths / average_length))
 

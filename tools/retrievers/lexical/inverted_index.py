@@ -27,6 +27,7 @@ from sextant.tools.platform.cli import Progress
 from sextant.tools.retrievers.lexical import numba_kernels
 from sextant.tools.retrievers.lexical.numba_kernels import (
     SEGMENT,
+    Doubles,
     Ints,
     PostingLists,
     Rows,
@@ -88,7 +89,7 @@ class Segment:
         # Words of each document, shape (documents,).
         self.lengths = map_array(folder / "lengths.npy")
 
-    def locate(self, shares: NDArray[np.float64]) -> dict[str, int]:
+    def locate(self, shares: Doubles) -> dict[str, int]:
         """Return its row in the table of segments, which does not keep the arrays."""
         return {
             **{name: _address(array) for name, array in self.words._asdict().items()},
@@ -116,7 +117,7 @@ class WeighedSegments(NamedTuple):
 
     average_length: float
     table: SegmentTable
-    shares: Sequence[NDArray[np.float64]]  # which the table only names
+    shares: Sequence[Doubles]  # which the table only names
 
 
 class InvertedIndex:
@@ -152,7 +153,7 @@ class InvertedIndex:
     def weigh(
         self,
         average_length: float,
-        weigh_counts: Callable[[Ints, Ints, float], NDArray[np.float64]],
+        weigh_counts: Callable[[Ints, Ints, float], Doubles],
     ) -> WeighedSegments:
         """Return what searches in documents of this average length read."""
         weighed = self._weighed
@@ -164,9 +165,7 @@ class InvertedIndex:
             self._weighed = weighed = self._tabulate(average_length, shares)
         return weighed
 
-    def _tabulate(
-        self, average_length: float, shares: Sequence[NDArray[np.float64]]
-    ) -> WeighedSegments:
+    def _tabulate(self, average_length: float, shares: Sequence[Doubles]) -> WeighedSegments:
         table = np.zeros(len(self.segments), SEGMENT)
         for number, segment in enumerate(self.segments):
             for name, value in segment.locate(shares[number]).items():
@@ -177,7 +176,7 @@ class InvertedIndex:
         self,
         weighed: WeighedSegments,
         rows: Rows,
-        weights: NDArray[np.float64],
+        weights: Doubles,
         dtype: type[np.floating[Any]],
     ) -> NDArray[Any]:
         """Return the scores of all documents, shape (documents,).

@@ -30,6 +30,7 @@ B = TypeVar("B")
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
+Doubles = NDArray[np.float64]
 Floats = NDArray[Any]  # float32 or float64
 Kinds = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -303,7 +304,7 @@ def _add_word(
     documents: NDArray[np.uint16],
     kinds: Kinds,
     weight: float,
-    shares: NDArray[np.float64],
+    shares: Doubles,
     products: Floats,
     scores: Floats,
 ) -> None:
@@ -323,7 +324,7 @@ def _add_word(
 def score_documents(
     segments: SegmentTable,
     rows: Rows,
-    weights: NDArray[np.float64],
+    weights: Doubles,
     products: Floats,
     scores: Floats,
 ) -> None:

@@ -17,21 +17,19 @@ figures measure that. `PoolBM25` repeats it.
 import math
 import re
 import string
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.base import Ranker, Retriever, Search, Searches
 from sextant.tools.retrievers.expressions import format_expression
 from sextant.tools.retrievers.lexical.bm25 import LexicalRetriever
 from sextant.tools.retrievers.lexical.inverted_index import Analyzer
-from sextant.tools.retrievers.lexical.numba_kernels import Ints
+from sextant.tools.retrievers.lexical.numba_kernels import Doubles, Ints
 
 # As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything
 # but ASCII letters, digits and blanks becomes a blank, words of one character are dropped, no stop
@@ -89,7 +87,7 @@ class RankBM25(LexicalRetriever):
             total += math.log(documents - n + 0.5) - math.log(n + 0.5)
         return self._epsilon * (total / len(numbers))
 
-    def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
+    def weigh_words(self, frequencies: Ints, documents: int) -> Doubles:
         """Return BM25Okapi's idf."""
         idf = [math.log(documents - n + 0.5) - math.log(n + 0.5) for n in frequencies.tolist()]
         return np.array([self._floor if value < 0 else value for value in idf])
@@ -99,7 +97,7 @@ class RankBM25(LexicalRetriever):
         counts: Ints,
         lengths: Ints,
         average_length: float,
-    ) -> NDArray[np.float64]:
+    ) -> Doubles:
         """Return the saturated counts."""
         norm = self._k1 * (1 - self._b + self._b * lengths / average_length)
         return counts * (self._k1 + 1) / (counts + norm)
@@ -116,7 +114,7 @@ class PoolBM25(Retriever):
         self.name = "pool_bm25"
         self._corpus = corpus
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         return [self._search(search, k) for search in searches]
 
     def _search(self, search: Search, k: int) -> Hits:

@@ -6,10 +6,10 @@ the price, a day's wait), parallel calls.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,12 @@ from sextant.tools.models.prices import Price, price
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.platform.number_format import abbreviate
 from sextant.tools.records import Usage
-from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.base import Options, Searches
+from sextant.tools.retrievers.index_store import IndexKey
 from sextant.tools.retrievers.neural.model_table import ModelRow, find_row, name_model
 from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
+    Report,
     Vectors,
     chunk_by_size,
     require_finite,
@@ -109,7 +111,7 @@ class ApiEmbedder(Embedder):
                 self._embed(["dimension"], kept=False)
         return self._api.dimension
 
-    def key(self) -> Mapping[str, object]:
+    def key(self) -> IndexKey:
         """Return all that shapes a document's vector, as far as a client knows."""
         row = self._row
         api = self._api
@@ -124,9 +126,7 @@ class ApiEmbedder(Embedder):
             "format": _FORMAT,
         }
 
-    def documents(
-        self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
-    ) -> Vectors:
+    def documents(self, texts: Sequence[str], report: Report = lambda _: None) -> Vectors:
         """Return the vectors of documents, in order; a blank document is not sent, and gets the
         zero vector.
 
@@ -147,7 +147,7 @@ class ApiEmbedder(Embedder):
         if not is_blank(text) and not vector.any():
             raise DataError(f"{self.name} gave a vector of zeros for {abbreviate(text)!r}")
 
-    def queries(self, searches: Sequence[Search]) -> Vectors:
+    def queries(self, searches: Searches) -> Vectors:
         """Return the vectors of the texts, in order; the open session pays. A repeated text is
         free.
 
@@ -315,7 +315,7 @@ class ApiRetriever(VectorRetriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse a model without a provider. Nothing is sent."""
         ApiEmbedder(

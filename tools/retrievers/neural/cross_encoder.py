@@ -11,17 +11,16 @@ kept on disk. Left out: prompts with examples, several documents in a prompt, an
 tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
 from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Retriever, Search, top_k
+from sextant.tools.retrievers.base import Options, Retriever, Search, Searches, top_k
 from sextant.tools.retrievers.neural.model_table import (
     LocalModelMixin,
     name_model,
@@ -82,12 +81,12 @@ class CrossEncoder(LocalModelMixin, Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse a model that cannot be run here."""
         require_model(model, "cross", options["like"], options["run_code"])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         pools = [self._pool(search) for search in searches]
         progress = Progress("cross", sum(map(len, pools)), "pairs")
         if len(self._scores) > _REMEMBERED:

@@ -5,7 +5,7 @@ Vectors are kept and searched in vectors/; the model itself is in encoder.py.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sextant.tools.corpus import Corpus
-from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.base import Options, Searches
+from sextant.tools.retrievers.index_store import IndexKey
 from sextant.tools.retrievers.neural.model_table import (
     BUNDLED,
     LocalModelMixin,
@@ -22,7 +23,7 @@ from sextant.tools.retrievers.neural.model_table import (
     open_model,
     require_model,
 )
-from sextant.tools.retrievers.vectors.embedder import Embedder, Vectors
+from sextant.tools.retrievers.vectors.embedder import Embedder, Report, Vectors
 from sextant.tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Dense(VectorRetriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse a model that cannot be run here."""
         require_model(model, "dense", options["like"], options["run_code"])
@@ -135,20 +136,18 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
         """Numbers in a vector."""
         return self._encoder.dimension
 
-    def key(self) -> Mapping[str, object]:
+    def key(self) -> IndexKey:
         """Return all that shapes a document's vector."""
         in_8_bits = ("onnx", "onnxruntime") if self._precision == "int8" else ()
         return index_key("vectors", self.name, self._found.row, _VECTOR_MODULES, in_8_bits)
 
-    def documents(
-        self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
-    ) -> Vectors:
+    def documents(self, texts: Sequence[str], report: Report = lambda _: None) -> Vectors:
         """Return the vectors of documents, shape (texts, dimension); a text of no tokens gets
         the zero vector.
         """
         return self._vectors(texts, "document", self._found.row.document_text, report)
 
-    def queries(self, searches: Sequence[Search]) -> Vectors:
+    def queries(self, searches: Searches) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension), the same to the last
         bit in any batch.
         """
@@ -166,7 +165,7 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
         texts: Sequence[str],
         task: str,
         read: Callable[[str], str],
-        report: Callable[[int], None] = lambda _: None,
+        report: Report = lambda _: None,
     ) -> Vectors:
         before, _, _ = read("\0").partition("\0")  # what stands before any text
         prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it

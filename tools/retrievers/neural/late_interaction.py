@@ -15,12 +15,12 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from filelock import unlock_descriptor
@@ -32,7 +32,7 @@ from sextant.tools.platform import files
 from sextant.tools.platform.cli import Progress
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.base import Options, Ranker, Retriever, Searches
 from sextant.tools.retrievers.index_store import open_index
 from sextant.tools.retrievers.neural import model_table
 from sextant.tools.retrievers.vectors.embedder import chunk_by_size, require_finite
@@ -285,7 +285,7 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse a model that has no vectors of tokens, or is not here."""
         _row(model, options["like"], options["run_code"])
@@ -296,7 +296,7 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
 
         return load_tokens(self._found, is_trained(self._found.folder))
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         texts = [self._row.query_text(search.text, search.instruction) for search in searches]
         queries = [
             vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")

@@ -12,7 +12,7 @@ in encoder.py.
 """
 
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -27,14 +27,14 @@ from sextant.tools.errors import DataError
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Ranker, Retriever, Search
+from sextant.tools.retrievers.base import Options, Ranker, Retriever, Searches
 from sextant.tools.retrievers.index_store import open_index
 from sextant.tools.retrievers.lexical.numba_kernels import (
     Postings,
     run_in_threads,
 )
 from sextant.tools.retrievers.neural import model_table
-from sextant.tools.retrievers.vectors.embedder import plan_embedding, require_finite
+from sextant.tools.retrievers.vectors.embedder import Report, plan_embedding, require_finite
 
 if TYPE_CHECKING:
     from sextant.tools.retrievers.neural.encoder import Encoder
@@ -87,7 +87,7 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse a model that cannot be run here."""
         sparse_model_type(
@@ -95,7 +95,7 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
             model_table.require_model(model, "sparse", options["like"], options["run_code"]),
         )
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]
         weights = self._weigh(texts, "query")
 
@@ -153,7 +153,7 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         self,
         doc_ids: Sequence[str],
         corpus: Corpus,
-        report: Callable[[int], None],
+        report: Report,
     ) -> Weights:
         texts = [self._found.row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids]
         weights = self._weigh(texts, "document", report)
@@ -168,7 +168,7 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         self,
         texts: Sequence[str],
         task: str,
-        report: Callable[[int], None] = lambda _: None,
+        report: Report = lambda _: None,
     ) -> Weights:
         """Return the weights of each text's terms; the same to the last bit in any batch."""
         places = []

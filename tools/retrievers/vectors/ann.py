@@ -7,7 +7,6 @@ every result. Up to _ALL documents, all are compared. Why lists and no graph:
 docs/decisions/retrieval.md.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ import numpy as np
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UsageError, require_at_least
 from sextant.tools.platform.installation import explain_missing
+from sextant.tools.retrievers.base import Options
 from sextant.tools.retrievers.expressions import format_expression
 from sextant.tools.retrievers.index_store import iter_blocks, open_index
 from sextant.tools.retrievers.vectors.approximate_base import (
@@ -104,7 +104,7 @@ class Ann(ApproximateRetriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse options that are out of range, and a missing faiss."""
         require_at_least(1, "ann", nprobe=options["nprobe"])

@@ -4,14 +4,14 @@ The documents that an index finds are scored exactly. If it finds too few, all d
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.base import Search, Searches
 from sextant.tools.retrievers.vectors.embedder import VectorRetrieverBase, Vectors, embed_queries
 from sextant.tools.retrievers.vectors.exact_search import exact_scores
 
@@ -40,7 +40,7 @@ class ApproximateRetriever(VectorRetrieverBase):
     _index: Any
     _effort: int  # a larger one finds more, and takes longer
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         queries = embed_queries(self._embedder, searches, self._index.dimension)
         near = self._ask_index(searches, queries, k)
         rankings = []
@@ -59,7 +59,7 @@ class ApproximateRetriever(VectorRetrieverBase):
 
     def _ask_index(
         self,
-        searches: Sequence[Search],
+        searches: Searches,
         queries: Vectors,
         k: int,
     ) -> dict[int, Rows]:

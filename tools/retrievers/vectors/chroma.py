@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.metadata import version
@@ -37,7 +37,7 @@ from sextant.tools.platform.cli import Progress
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hits
 from sextant.tools.retrievers import FILLS, ServiceState, check_same_corpus
-from sextant.tools.retrievers.base import Search
+from sextant.tools.retrievers.base import Options, Searches
 from sextant.tools.retrievers.expressions import Value, format_expression
 from sextant.tools.retrievers.index_store import index_name, open_index
 from sextant.tools.retrievers.vectors.approximate_base import (
@@ -125,7 +125,7 @@ class Chroma(ApproximateRetriever):
             options=options,
         )
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         hits = super()._search_many(searches, k)
         if isinstance(self._index, ChromaServerIndex):
             self._index.require_whole()
@@ -136,7 +136,7 @@ class Chroma(ApproximateRetriever):
         cls,
         model: str,
         part_count: int,
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Refuse options that are out of range."""
         names = ("ef_search", "ef_construction", "neighbors")

@@ -21,10 +21,17 @@ from sextant.tools.errors import DataError
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import Progress
 from sextant.tools.records import Usage, usage_from_json, usage_json
-from sextant.tools.retrievers.base import Ranker, Retriever, Search
-from sextant.tools.retrievers.index_store import create_memmap, drop_page_cache, open_index
+from sextant.tools.retrievers.base import Ranker, Retriever, Searches
+from sextant.tools.retrievers.index_store import (
+    IndexKey,
+    create_memmap,
+    drop_page_cache,
+    open_index,
+)
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
+# Takes the number of texts that are done.
+Report: TypeAlias = Callable[[int], None]
 MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
 
 # Raised when the files of the index, or the text that is embedded of a document, change their
@@ -52,22 +59,20 @@ class Embedder(Protocol):
     def dimension(self) -> int:
         """Numbers in a vector."""
 
-    def key(self) -> Mapping[str, object]:
+    def key(self) -> IndexKey:
         """Return all that shapes the vector of a document.
 
         These are weights, formats, precision, versions of libraries, and the code here.
         """
 
-    def documents(
-        self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
-    ) -> Vectors:
+    def documents(self, texts: Sequence[str], report: Report = lambda _: None) -> Vectors:
         """Return the vectors of documents, in order, all finite; without tokens, the zero vector.
 
         If they take long and cost nothing, `report` is called with the number of texts in each
         batch that is made.
         """
 
-    def queries(self, searches: Sequence[Search]) -> Vectors:
+    def queries(self, searches: Searches) -> Vectors:
         """Return the vectors of the texts, in order, with instructions if the model takes any.
 
         The vector of a query is the same to the last bit in any batch.
@@ -274,14 +279,14 @@ def make_block(
     embedder: Embedder,
     corpus: Corpus,
     doc_ids: Iterable[str],
-    report: Callable[[int], None] = lambda _: None,
+    report: Report = lambda _: None,
 ) -> Vectors:
     """Return the vectors of some documents, in order. `report` is as in `Embedder.documents`."""
     texts = [indexed_text(corpus[doc_id]) for doc_id in doc_ids]
     return embedder.documents(texts, report)
 
 
-def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
+def embed_queries(embedder: Embedder, searches: Searches, dimension: int) -> Vectors:
     """Return the vectors of searches, shape (searches, dimension).
 
     DataError for other shapes, NaN and infinity.

@@ -7,7 +7,6 @@ float64 brute force, the same to the last bit for a query and in a batch, in any
 either kind of estimates.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Search, kth_score_lower_bound
+from sextant.tools.retrievers.base import Searches, kth_score_lower_bound
 from sextant.tools.retrievers.index_store import drop_page_cache
 from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
@@ -60,17 +59,17 @@ class VectorRetriever(VectorRetrieverBase):
             self._vectors = np.asarray(mapped)  # stays in memory
             self._estimates = from_vectors(self._vectors)
 
-    def prepare(self, searches: Sequence[Search]) -> Vectors:
+    def prepare(self, searches: Searches) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension)."""
         return embed_queries(self._embedder, searches, self._vectors.shape[1])
 
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[Hits]:
+    def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         return self.search_with(self.prepare(searches), searches, k)
 
     def search_with(
         self,
         queries: Vectors,
-        searches: Sequence[Search],
+        searches: Searches,
         k: int,
     ) -> list[Hits]:
         """Return the hits of searches whose vectors are `queries`."""

@@ -6,7 +6,6 @@ may be among the best within the bounds. Left out: products of 8-bit numbers; bl
 converted to float32.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from sextant.tools.retrievers.index_store import (
+    IndexKey,
     create_memmap,
     drop_page_cache,
     iter_blocks,
@@ -58,9 +58,7 @@ def from_vectors(vectors: Vectors) -> ScoreEstimates:
     return ScoreEstimates(vectors, None, _rounding_errors(_lengths(vectors), vectors.shape[1]))
 
 
-def from_codes(
-    home: Path | None, vectors_key: Mapping[str, object], vectors: Vectors
-) -> ScoreEstimates:
+def from_codes(home: Path | None, vectors_key: IndexKey, vectors: Vectors) -> ScoreEstimates:
     """Return estimates from 8-bit codes of the vectors that a key determines.
 
     The codes are memory-mapped. They are made if they are not under `home`.
