@@ -1,10 +1,10 @@
 """Search programs: DSPy modules that turn a Query into a ranking, by name."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import sextant
 from sextant.programs import deviations
+from sextant.tools.records import JsonMapping
 
 sextant.use_full_name(__name__)
 
@@ -105,13 +105,13 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
 DEVIATES = " differs from the paper's: "
 
 
-def describe_deviations(config: Mapping[str, Any], *, has_candidates: bool) -> str:
+def describe_deviations(config: JsonMapping, *, has_candidates: bool) -> str:
     """Say in a line how the program of a run differs from its paper's; "" if it does not."""
     differing = "; ".join(list_deviations(config, has_candidates=has_candidates))
     return f"{config['program']}{DEVIATES}{differing}" if differing else ""
 
 
-def list_deviations(config: Mapping[str, Any], *, has_candidates: bool) -> list[str]:
+def list_deviations(config: JsonMapping, *, has_candidates: bool) -> list[str]:
     """Return how the program of a run differs from its paper's; nothing for an imported run."""
     rows = () if config.get("imported") else DIFFERS.get(config["program"], ())
     setup = deviations.Setup(config, has_candidates)

@@ -7,16 +7,17 @@ them.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sextant.tools import pool_kinds
+from sextant.tools.records import JsonMapping
 
 
 class Setup(NamedTuple):
     """The configuration of a run, and whether the task gives each query its candidates."""
 
-    config: Mapping[str, Any]
+    config: JsonMapping
     has_candidates: bool
 
     @property

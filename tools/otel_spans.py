@@ -20,7 +20,7 @@ from opentelemetry import trace
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.installation import tell_how_to_install
 from sextant.tools.platform.temporary_changes import changed_environment
-from sextant.tools.records import Hit, Snippet
+from sextant.tools.records import Hit, JsonObject, Snippet
 from sextant.tools.text import encodable
 
 # What holds where the variables leave it open. A search of k documents has three attributes for
@@ -91,13 +91,13 @@ def _watched(span_kind: str, name: str, method: Any) -> Any:
     return call
 
 
-def _describe(output: Sequence[Snippet | Hit] | str) -> tuple[dict[str, Any], Any]:
+def _describe(output: Sequence[Snippet | Hit] | str) -> tuple[JsonObject, Any]:
     """Return the attributes of a search's or a reading's results, and the form in which
     MLflow shows it.
     """
     if isinstance(output, str):
         return {"tool.name": "read", "output.value": encodable([output])[0]}, output
-    attributes = dict[str, Any]()
+    attributes = JsonObject()
     shown = []
     for index, hit in enumerate(output):
         [content] = encodable([hit.text if isinstance(hit, Snippet) else ""])

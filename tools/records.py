@@ -248,12 +248,12 @@ class Submission:
         return Submission, tuple(getattr(self, field.name) for field in fields(self))
 
 
-def step_json(step: Step) -> dict[str, Any]:
+def step_json(step: Step) -> JsonObject:
     """Write a step as JSON: tool, argument and doc_ids always, other fields if they are not empty.
 
     `sextant.tools.schemas.build_dataclass` reads it, and a trace; keys that a later version added are ignored.
     """
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "tool": step.tool,
         "argument": step.argument,
         "doc_ids": list(step.doc_ids),
@@ -275,7 +275,7 @@ def step_json(step: Step) -> dict[str, Any]:
     }
 
 
-def usage_json(usage: Usage) -> dict[str, Any]:
+def usage_json(usage: Usage) -> JsonObject:
     """Write usage as JSON, as in files and --json; the last four fields only if they are not 0."""
     names = Usage.__slots__
     return {
@@ -283,19 +283,19 @@ def usage_json(usage: Usage) -> dict[str, Any]:
     }
 
 
-def requests_json(usage: Usage) -> dict[str, Any]:
+def requests_json(usage: Usage) -> JsonObject:
     """Write the usage of requests as JSON: without repairs, which the program of a query counts."""
     row = usage_json(usage)
     del row["repairs"]
     return row
 
 
-def usage_from_json(row: dict[str, Any]) -> Usage:
+def usage_from_json(row: JsonObject) -> Usage:
     """Read the output of `usage_json`; keys that a later version added are ignored."""
     return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})
 
 
-def trace_json(trace: Trace) -> dict[str, Any]:
+def trace_json(trace: Trace) -> JsonObject:
     """Write a trace as JSON.
 
     Counts are sorted: parallel lines of work count in the order of their threads.

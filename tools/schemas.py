@@ -17,6 +17,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files
+from sextant.tools.records import JsonMapping, JsonObject
 
 T = TypeVar("T")
 _LARGEST = 1 << 30  # bytes of a file; scores of very many metrics have some megabytes
@@ -91,7 +92,7 @@ def type_adapter(form: Any) -> TypeAdapter[Any]:
     return TypeAdapter(form)
 
 
-def schema(form: Any) -> dict[str, Any]:
+def schema(form: Any) -> JsonObject:
     """Return a form as JSON Schema."""
     return type_adapter(form).json_schema()
 
@@ -123,7 +124,7 @@ def to_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def toml_lines(table: Mapping[str, Any]) -> list[str]:
+def toml_lines(table: JsonMapping) -> list[str]:
     """Write a table as TOML, each key on a line; keys whose value is None are left out."""
     lines = []
     for name, value in table.items():

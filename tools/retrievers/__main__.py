@@ -32,6 +32,7 @@ from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import DefinitionList, ResultTable, TerminalBlock, show
 from sextant.tools.platform.terminal import first_sentence
 from sextant.tools.platform.waiting import announced, each_announced
+from sextant.tools.records import JsonObject
 from sextant.tools.retrievers import (
     FILLS,
     RETRIEVERS,
@@ -159,7 +160,7 @@ def _list(arguments: argparse.Namespace) -> None:
     show(blocks)
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> JsonObject:
     """Return the form of a retriever's expressions, a sentence about it, and its options."""
     try:
         retriever_type = lookup(name)

@@ -22,7 +22,7 @@ from sextant.tools.models.model_spec import SERVER_KEY, is_server
 from sextant.tools.models.secrets import get_secret
 from sextant.tools.platform.cli import Progress
 from sextant.tools.platform.installation import explain_missing
-from sextant.tools.records import Hits
+from sextant.tools.records import Hits, JsonObject
 from sextant.tools.retrievers import FILLS, PUSH, ServiceState, check_same_corpus
 from sextant.tools.retrievers.base import Options, Ranker, Retriever, Search, Searches
 from sextant.tools.retrievers.expressions import format_expression
@@ -164,7 +164,7 @@ class Milvus(Retriever):
             progress.add(len(rows))
         self._ask(self._client.flush)
 
-    def _describe(self, schema: Any) -> dict[str, Any]:
+    def _describe(self, schema: Any) -> JsonObject:
         """Add the fields next to the row, and return the parameters of their index."""
         milvus = import_module("pymilvus")
         schema.add_field(
@@ -180,7 +180,7 @@ class Milvus(Retriever):
         )
         return {"index_type": "SPARSE_INVERTED_INDEX", "metric_type": "BM25"}
 
-    def _content(self, row: int) -> dict[str, Any]:
+    def _content(self, row: int) -> JsonObject:
         text = indexed_text(self._corpus[self._corpus.doc_ids[row]]).encode("utf-8", "replace")
         return {"text": text[:LONGEST].decode("utf-8", "ignore")}
 
@@ -301,7 +301,7 @@ class MilvusVectors(VectorRetrieverBase, Milvus):
             },
         )
 
-    def _describe(self, schema: Any) -> dict[str, Any]:
+    def _describe(self, schema: Any) -> JsonObject:
         schema.add_field(
             "searched", import_module("pymilvus").DataType.FLOAT_VECTOR, dim=self._vectors.shape[1]
         )
@@ -311,7 +311,7 @@ class MilvusVectors(VectorRetrieverBase, Milvus):
             "params": {"M": 32, "efConstruction": 200},
         }
 
-    def _content(self, row: int) -> dict[str, Any]:
+    def _content(self, row: int) -> JsonObject:
         return {"searched": self._vectors[row]}
 
     def _queries(self, searches: Searches) -> Sequence[Any]:

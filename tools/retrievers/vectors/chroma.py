@@ -35,7 +35,7 @@ from sextant.tools.models.model_spec import is_server
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import Progress
 from sextant.tools.platform.number_format import plural
-from sextant.tools.records import Hits
+from sextant.tools.records import Hits, JsonObject
 from sextant.tools.retrievers import FILLS, ServiceState, check_same_corpus
 from sextant.tools.retrievers.base import Options, Searches
 from sextant.tools.retrievers.expressions import Value, format_expression
@@ -149,7 +149,7 @@ class Chroma(ApproximateRetriever):
             )
 
 
-def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
+def settings_of(ef_construction: int, neighbors: int, documents: int) -> JsonObject:
     """Return the arguments with which Chroma makes a collection."""
     # Every process adds documents again, at random, that are not yet in the files of the graph.
     # So Chroma writes when the last document is in, and not every thousand.
@@ -206,7 +206,7 @@ def _open(vectors: Vectors, folder: Path) -> ApproximateIndex:
     return index
 
 
-def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:
+def _build(settings: JsonObject, vectors: Vectors, folder: Path) -> None:
     folder = folder / "chroma"
     # The remains of a build that was killed.
     shutil.rmtree(folder, ignore_errors=True)
@@ -263,7 +263,7 @@ class ChromaServerIndex:
         self,
         url: str,
         name: str,
-        settings: dict[str, Any],
+        settings: JsonObject,
         expected: tuple[str, Corpus],
         vectors: Callable[[], Vectors],
     ) -> None:
