@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.tools import user_files
-from sextant.tools.errors import UnknownName, UsageError
+from sextant.tools.errors import OwnCodeFailed, SextantError, UnknownName, UsageError
 from sextant.tools.platform.files import expand_user_path
 from sextant.tools.platform.installation import CONSTRUCTION, explain_missing
 from sextant.tools.platform.interrupts import is_own_interrupt
@@ -213,6 +213,18 @@ def contained() -> Iterator[None]:
         raise WouldEndProcess(f"{type(error).__name__} was raised").with_traceback(
             error.__traceback__
         ) from error
+
+
+@contextmanager
+def naming_failures(subject: str) -> Iterator[None]:
+    """Raise OwnCodeFailed, which begins with `subject`, for an exception from a user's own code."""
+    try:
+        with contained():
+            yield
+    except Exception as error:
+        if isinstance(error, SextantError) or not user_code_line(error):
+            raise
+        raise OwnCodeFailed(f"{subject}: {describe_exception(error)}") from error
 
 
 def show(value: object) -> str:

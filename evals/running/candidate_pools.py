@@ -19,7 +19,7 @@ from random import Random
 
 from sextant.environments.base import Environment
 from sextant.tools import plugins
-from sextant.tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
+from sextant.tools.errors import NotApplicable, UsageError
 from sextant.tools.platform.number_format import plural
 from sextant.tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
 from sextant.tools.records import Hits, JsonObject, Query
@@ -54,13 +54,14 @@ class Pool:
         if self.kind == ORACLE:
             config[PUT_IN] = MISSING
         if self.kind in WITH_RELEVANT:
-            gold = json.dumps(
-                {
-                    query.query_id: sorted(_relevant(environment, query))
-                    for query in environment.queries
-                }
-            )
-            config["gold"] = hashlib.sha256(gold.encode()).hexdigest()[:16]
+            config["gold"] = hashlib.sha256(
+                json.dumps(
+                    {
+                        query.query_id: sorted(_relevant(environment, query))
+                        for query in environment.queries
+                    }
+                ).encode()
+            ).hexdigest()[:16]
         return config
 
     def check_room(self, environment: Environment) -> None:
@@ -80,48 +81,29 @@ class Pool:
     def add_to(self, environment: Environment, retrievers: Sequence[Retriever]) -> Environment:
         """Return `environment` with a pool for every query; `retrievers` are those of the parts."""
         self.check_room(environment)
-        depth = self._depth(environment)
+        depth = self.size
+        # If parents are judged, the best passage of a missing parent can be anywhere.
+        if self.kind == HIDDEN or (self.kind == ORACLE and _find_unit(environment)):
+            depth = len(environment.documents)
         queries = environment.queries
         at_once = max(1, HELD // depth)
         pooled_queries = []
         for start in range(0, len(queries), at_once):
             batch = queries[start : start + at_once]
             searches = [Search(query.text, query.objective, query.excluded) for query in batch]
-            lists = [_search(retriever, searches, depth) for retriever in retrievers]
+            lists = []
+            for retriever in retrievers:
+                with plugins.naming_failures(f"retriever {retriever.name} failed"):
+                    lists.append(retriever.search_many(searches, depth))
             for query, *hits in zip(batch, *lists, strict=True):
-                chosen = self._choose(environment, query, round_robin(hits))
+                order = round_robin(hits)
+                chosen = order[: self.size]
+                if self.kind == ORACLE:
+                    chosen = _add_missing(order, environment, query, self.size)
+                elif self.kind == HIDDEN:
+                    chosen = _hide_relevant(order, environment, query, self.size)
                 pooled_queries.append(replace(query, candidates=frozenset(chosen)))
         return replace(environment, queries=tuple(pooled_queries))
-
-    def _depth(self, environment: Environment) -> int:
-        """Return how many documents of each retriever are needed.
-
-        If parents are judged, the best passage of a missing parent can be anywhere.
-        """
-        best_passage_counts = self.kind == ORACLE and _find_unit(environment) is not None
-        if self.kind == HIDDEN or best_passage_counts:
-            return len(environment.documents)
-        return self.size
-
-    def _choose(self, environment: Environment, query: Query, order: list[str]) -> list[str]:
-        """Return the pool of a query; `order` is the documents as its retrievers rank them."""
-        if self.kind == ORACLE:
-            return _add_missing(order, environment, query, self.size)
-        if self.kind == HIDDEN:
-            return _hide_relevant(order, environment, query, self.size)
-        return order[: self.size]
-
-
-def _search(retriever: Retriever, searches: Sequence[Search], depth: int) -> list[Hits]:
-    """Return the hits of every search. OwnCodeFailed if a user's own retriever raises."""
-    try:
-        with plugins.contained():
-            return retriever.search_many(searches, depth)
-    except Exception as error:
-        if isinstance(error, SextantError) or not plugins.user_code_line(error):
-            raise
-        problem = plugins.describe_exception(error)
-        raise OwnCodeFailed(f"retriever {retriever.name} failed: {problem}") from error
 
 
 def round_robin(results: Sequence[Hits]) -> list[str]:
@@ -143,8 +125,10 @@ def read(text: str, retriever: RetrieverSpec) -> Pool:
     spec = parse(text)
     size = int(spec.subject) if spec.subject.isdecimal() and len(spec.subject) < 10 else 0
     if spec.kind not in KINDS or size < 1 or spec.options:
-        form = "write oracle:SIZE, hidden:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
-        raise UsageError(f"--pool {text!r} is no pool; {form}")
+        raise UsageError(
+            f"--pool {text!r} is no pool; "
+            "write oracle:SIZE, hidden:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
+        )
     default_parts = retriever.parts if retriever.kind == "fusion" else (retriever,)
     parts = tuple(canonicalize(str(part)) for part in spec.parts)
     return Pool(spec.kind, size, parts or default_parts)
@@ -188,8 +172,9 @@ def _add_missing(
         return pool + sorted(missing)
     if not missing:
         return pool
-    lots = _draw_lots(environment, query)
-    for doc_id in order[size:] + _list_unranked(environment, query, order, lots):
+    for doc_id in order[size:] + _list_unranked(
+        environment, query, order, _draw_lots(environment, query)
+    ):
         if unit_of(doc_id) in missing:
             missing.remove(unit_of(doc_id))
             pool.append(doc_id)
@@ -239,11 +224,15 @@ def _hide_relevant(
         in_blocks |= dict.fromkeys(range(start, start + block_size))
     outside = (number for number in range(len(candidates)) if number not in in_blocks)
     filling = islice(outside, size - head_size - len(in_blocks))
-    chosen = [*in_blocks, *filling]
-    return head + [candidates[number] for number in chosen if number < len(candidates)]
+    return head + [
+        candidates[number] for number in [*in_blocks, *filling] if number < len(candidates)
+    ]
 
 
 def _relevant(environment: Environment, query: Query) -> list[str]:
     """Return every document that a metric counts, so that the pool has the ceiling of each."""
-    judged = environment.judgements[environment.headline]._replace(binary=None, relevant_from=0.0)
-    return list(judged.relevant(query.query_id))
+    return list(
+        environment.judgements[environment.headline]
+        ._replace(binary=None, relevant_from=0.0)
+        .relevant(query.query_id)
+    )

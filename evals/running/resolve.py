@@ -27,7 +27,7 @@ from sextant.programs.base import check_offline
 from sextant.tools import plugins as names
 from sextant.tools import retrievers, user_files
 from sextant.tools.corpus import Corpus
-from sextant.tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
+from sextant.tools.errors import NotApplicable, UsageError
 from sextant.tools.models import language_model
 from sextant.tools.models.budget import unknown_price
 from sextant.tools.models.model_spec import price_is_known
@@ -35,6 +35,7 @@ from sextant.tools.models.run_resources import RunResources
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.waiting import announced
+from sextant.tools.records import JsonMapping
 from sextant.tools.retrievers.base import NullRetriever, Retriever
 from sextant.tools.retrievers.expressions import RetrieverSpec
 from sextant.tools.session import Toolbox
@@ -52,7 +53,7 @@ class ResolvedRequest:
 
     request: Request
     constructor: Any  # of the program
-    values: Mapping[str, Any]  # of its parameters
+    values: JsonMapping  # of its parameters
     fixed: frozenset[str]  # the parameters that the request or the compiled program sets
     limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
     retriever: RetrieverSpec
@@ -72,13 +73,13 @@ class ResolvedRequest:
     @property
     def sends(self) -> bool:
         """Whether the program or a retriever may send something to a model."""
-        models = [
-            self.request.lm,
-            *(model for spec in self.all_retrievers for model in retrievers.models(spec)),
-        ]
-        return any(model != "offline" for model in models) or any(
-            map(retrievers.find_api_parts, self.all_retrievers)
-        )
+        return any(
+            model != "offline"
+            for model in [
+                self.request.lm,
+                *(model for spec in self.all_retrievers for model in retrievers.models(spec)),
+            ]
+        ) or any(map(retrievers.find_api_parts, self.all_retrievers))
 
 
 @dataclass(slots=True)
@@ -109,8 +110,10 @@ def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedReques
     """
     user_files.leave_out(request.runs)
     if request.has_own_processes and request.workers not in (None, 1):
-        conflict = f"--workers {request.workers} does not go with --program {request.program}"
-        raise UsageError(f"{conflict}, which has processes of its own; leave it out")
+        raise UsageError(
+            f"--workers {request.workers} does not go with --program {request.program}, "
+            "which has processes of its own; leave it out"
+        )
     request.check_names(task_is_loaded=task_is_loaded)
     compiled = _read_compiled(request)
     constructor = find_program(request.program, request.env)
@@ -131,8 +134,16 @@ def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedReques
     pool = None if request.pool is None else candidate_pools.read(request.pool, spec)
     for part in (spec, *(pool.parts if pool else ())):
         retrievers.validate(part)
-    fixed = frozenset(request.parameters) | compiled_parameters.keys()
-    resolved = ResolvedRequest(request, constructor, values, fixed, limits, spec, pool, compiled)
+    resolved = ResolvedRequest(
+        request,
+        constructor,
+        values,
+        frozenset(request.parameters) | compiled_parameters.keys(),
+        limits,
+        spec,
+        pool,
+        compiled,
+    )
     check_prices(request, [request.lm], resolved.all_retrievers)
     run_folder.check_place(request.runs)
     return resolved
@@ -184,11 +195,9 @@ def _read_compiled(request: Request) -> "Compiled | None":
     )
     retrievers.refuse_user_code(named, file)
     if "run_code" in named:
-        problem = (
-            f"{file} names a model whose own Python code is to be run, which only you can allow"
-        )
         raise UsageError(
-            f"{problem}: read that code, and give --retriever {compiled_program.retriever!r}"
+            f"{file} names a model whose own Python code is to be run, which only you can allow: "
+            f"read that code, and give --retriever {compiled_program.retriever!r}"
         )
     return compiled_program
 
@@ -217,9 +226,10 @@ def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> Resolved
             ),
         )
         if not resolved.compiled:
-            file = request.prompts or request.compiled
             _LOG.info(
-                "no prompt in %s is edited, so this is %s as it is", file, request.program_label
+                "no prompt in %s is edited, so this is %s as it is",
+                request.prompts or request.compiled,
+                request.program_label,
             )
     return replace(
         resolved, retriever=retrievers.with_lens_attribute(resolved.retriever, _attribute(hints))
@@ -233,19 +243,12 @@ def _attribute(hints: Mapping[str, str]) -> str:
     return hints.get("attribute") or hints.get("lens", "")
 
 
-def try_construct(constructor: Any, values: Mapping[str, Any]) -> Any:
+def try_construct(constructor: Any, values: JsonMapping) -> Any:
     """Make the program over nothing, so that its constructor refuses bad parameters before an index
     is built.
     """
-    try:
-        with names.contained():
-            return constructor(Toolbox(Corpus(()), NullRetriever()), **values)
-    except Exception as error:
-        if isinstance(error, SextantError) or not names.user_code_line(error):
-            raise
-        raise OwnCodeFailed(
-            f"the program cannot be made: {names.describe_exception(error)}"
-        ) from error
+    with names.naming_failures("the program cannot be made"):
+        return constructor(Toolbox(Corpus(()), NullRetriever()), **values)
 
 
 def _check_pools(resolved: ResolvedRequest, environment: Environment) -> None:
@@ -295,9 +298,10 @@ class RunRetrievers:
         """
         spec = retrievers.with_lens_attribute(spec, self.attribute)
         if str(spec) not in self.built:
+            opening = f"opening {spec} over {plural(len(self._documents), 'document')}"
             if len(self._documents) >= LARGE:
-                _LOG.info("opening %s over %s", spec, plural(len(self._documents), "document"))
-            with announced(f"opening {spec} over {plural(len(self._documents), 'document')}"):
+                _LOG.info(opening)
+            with announced(opening):
                 self.built[str(spec)] = retrievers.build(
                     spec, self._documents, sextant_home(), resources=self._resources
                 )
