@@ -35,7 +35,7 @@ from sextant.tools.platform.result_table import show
 from sextant.tools.platform.waiting import announced
 
 if TYPE_CHECKING:
-    from sextant.evals.viewer.data import ViewerApi  # not for --help
+    pass  # not for --help
 
 
 def parser() -> CommandParser:
@@ -44,51 +44,46 @@ def parser() -> CommandParser:
         prog="sextant view",
         description="Look at runs in a browser, or write them into one file.",
     )
-    command_line.add_argument(
+    add = command_line.add_argument
+    add(
         "runs",
         type=Path,
         nargs="+",
         metavar="RUNS",
         help="run folders, or folders with some in them",
     )
-    command_line.add_argument(
-        "--port", type=port, metavar="N", help="8017, or the next that is free; 0 is any"
-    )
-    command_line.add_argument(
-        "--no-open", action="store_true", help="print the address, open no browser"
-    )
-    command_line.add_argument(
+    add("--port", type=port, metavar="N", help="8017, or the next that is free; 0 is any")
+    add("--no-open", action="store_true", help="print the address, open no browser")
+    add(
         "--export",
         type=Path,
         metavar="FILE.html",
         help="write the page into one file, serve nothing",
     )
-    command_line.add_argument(
+    add(
         "--query",
         action="append",
         default=[],
         metavar="ID",
         help="export this query; may be repeated",
     )
-    command_line.add_argument(
-        "--limit", type=positive, metavar="N", help="export the first N queries of each run"
-    )
-    command_line.add_argument(
+    add("--limit", type=positive, metavar="N", help="export the first N queries of each run")
+    add(
         "--no-texts",
         action="store_true",
         help="export ids of documents, for a corpus that stays here",
     )
-    command_line.add_argument(
+    add(
         "--prompts",
         action="store_true",
         help="export what was sent to models as well, documents in it",
     )
-    command_line.add_argument(
+    add(
         "--ranks",
         action="store_true",
         help="export the ranks of documents that never surfaced: each search is issued again",
     )
-    command_line.add_argument(
+    add(
         "--panel",
         action="append",
         default=[],
@@ -157,8 +152,9 @@ def _is_read() -> bool:
 
 def _open_browser(address: str) -> None:
     """Open a browser where a person sees it: not in a script, nor on a machine without a screen."""
-    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    screen = sys.platform != "linux" or any(os.environ.get(name) for name in screens)
+    screen = sys.platform != "linux" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
     if screen and _is_read():
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
@@ -172,8 +168,7 @@ def watch(runs: Path, work: Callable[[], int]) -> int:
     from sextant.evals.viewer import data  # not for --help
     from sextant.evals.viewer import server as page_server  # as above
 
-    answers = data.ViewerApi([runs], empty=True)
-    with page_server.open_server(answers, None) as server:
+    with page_server.open_server(data.ViewerApi([runs], empty=True), None) as server:
         threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
         print_stderr(f"page: {server.address}")
         _open_browser(server.address_once)
@@ -200,7 +195,7 @@ def _exit_code(work: Callable[[], int]) -> int:
 def export(arguments: argparse.Namespace) -> None:
     """Write the page of runs into a file, with all queries or some, and print its contents."""
     with announced("loading libraries"):
-        from sextant.evals.viewer import data, panels  # not for --help
+        from sextant.evals.viewer import data, panels, server  # not for --help
 
     path = arguments.export
     wanted = arguments.query
@@ -235,7 +230,13 @@ def export(arguments: argparse.Namespace) -> None:
                 f"none of these runs has a query {query_id!r}; --query takes the ids of scores.csv"
             )
     with announced(f"writing {path}"):
-        size = _write(answers, path)
+        try:
+            size = server.write_page(answers, path)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be written: {error.strerror or error}; "
+                f"choose another --export, or {files.remedy(error)}"
+            ) from None
     runs = plural(len(query_ids), "run")
     trajectories = plural(sum(map(len, query_ids)), "trajectory", "trajectories")
     shown_path = strip_control_characters(str(path))
@@ -252,16 +253,6 @@ def _check_writable(path: Path) -> None:
         check_output(path)
         return
     raise UsageError(f"{path} cannot be written: {reason}; choose another --export")
-
-
-def _write(answers: "ViewerApi", path: Path) -> int:
-    from sextant.evals.viewer.server import write_page  # not for --help
-
-    try:
-        return write_page(answers, path)
-    except OSError as error:
-        remedy = f"choose another --export, or {files.remedy(error)}"
-        raise DataError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from None
 
 
 if __name__ == "__main__":

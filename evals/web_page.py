@@ -27,8 +27,11 @@ def html_shell(title: str, body: Path) -> str:
 
     It begins with the head that all pages have.
     """
-    head = (PAGE / "head.html").read_text("utf-8").replace("TITLE", title)
-    return head + body.read_text("utf-8")
+    return _read_head(title) + body.read_text("utf-8")
+
+
+def _read_head(title: str) -> str:
+    return (PAGE / "head.html").read_text("utf-8").replace("TITLE", title)
 
 
 def plain_shell(title: str, meta: str, style: str, program: str) -> str:
@@ -36,19 +39,21 @@ def plain_shell(title: str, meta: str, style: str, program: str) -> str:
 
     `title` and `meta`, further elements of the head, are HTML. The page ends with the program.
     """
-    head = (PAGE / "head.html").read_text("utf-8").replace("TITLE", title)
-    inside = f"{_content_policy(style, program)}\n{meta}<style>{style}</style>"
-    head = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>\n', "", head)
-    return re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: inside, head)
+    return _put_style_in(_read_head(title), meta, style, program)
 
 
-def _content_policy(style: str, program: str) -> str:
-    """Return the element that lets the page use this style and this program, and nothing else."""
+def _put_style_in(shell: str, meta: str, style: str, program: str) -> str:
+    """Return a page with `style` in it, and the policy that lets it use this style and `program`,
+    and nothing else, in place of the elements that ask for files.
+    """
     policy = (
         f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; "
         f"img-src data:; base-uri 'none'; form-action 'none'"
     )
-    return f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    inside = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    inside += f"{meta}<style>{style}</style>"
+    shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>\n?', "", shell)
+    return re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: inside, shell)
 
 
 def write_single_file(
@@ -64,9 +69,7 @@ def write_single_file(
             f"a script or style of {path.name} would end its block early; write </script and <!-- "
             f"otherwise"
         )
-    head = f"{_content_policy(style, program)}\n<style>{style}</style>"
-    shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", shell)
-    before, after = re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: head, shell).split("</body>")
+    before, after = _put_style_in(shell, "", style, program).split("</body>")
     with files.replacing(path) as file:
         file.write(before)
         for name, answer in data:

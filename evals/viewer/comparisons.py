@@ -56,57 +56,49 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
         pairs = compare_pairs(paths, chosen) if len(runs) > 2 else []
     except SextantError as problem:
         return answer | {"metric": chosen, "why": str(problem)}
-    verdicts = list[str]()
-    comparisons = list[Answer]()
-    for row in result["comparisons"]:
-        place = places[row["run"]]
-        comparisons.append(_show(row, place))
-        if row["metric"] == chosen and row["queries"]:
-            verdicts.append(f"{names[place]} against {names[0]} in {chosen}: {judge(row)}")
     notes = list[str]()
     for note in result["notes"]:
         for run, name in zip(runs, names, strict=True):
             note = note.replace(run.name, name)
         notes.append(note)
-    pair_rows = list[Answer]()
-    for row in pairs:
-        shown = _show(row, places[row["run"]])
-        shown["baseline"] = places[row["baseline"]]
-        pair_rows.append(shown)
     return answer | {
         "metric": chosen,
         "why": "",
-        "verdicts": verdicts,
-        "comparisons": comparisons,
-        "pairs": pair_rows,
+        "verdicts": [
+            f"{names[places[row['run']]]} against {names[0]} in {chosen}: {judge(row)}"
+            for row in result["comparisons"]
+            if row["metric"] == chosen and row["queries"]
+        ],
+        "comparisons": [_show(row, places) for row in result["comparisons"]],
+        "pairs": [_show(row, places) | {"baseline": places[row["baseline"]]} for row in pairs],
         "notes": notes,
         "alpha": ALPHA,
         "families": describe_families(result["comparisons"]),
     }
 
 
-def _show(row: JsonMapping, place: int) -> Answer:
-    shown: Answer = {"run": place}
-    for key in _SHOWN:
-        shown[key] = row.get(key)
-    return shown
+def _show(row: JsonMapping, places: Mapping[str, int]) -> Answer:
+    return {"run": places[row["run"]], **{key: row.get(key) for key in _SHOWN}}
 
 
 def letter(place: int) -> str:
     """Return the letter of a run on the page: A to Z, then A2 and so on."""
     round_number, index = divmod(place, 26)
-    suffix = "" if not round_number else str(round_number + 1)
-    return chr(ord("A") + index) + suffix
+    return f"{chr(ord('A') + index)}{round_number + 1 if round_number else ''}"
 
 
 def _spread(runs: Sequence[ScoredRun]) -> Answer:
     query_ids = dict.fromkeys(query_id for run in runs for query_id in run.query_ids)
-    metrics = [name for name in runs[0].columns if all(name in run.columns for run in runs)]
     spread: dict[str, list[float | None]] = {}
     moved: dict[str, int] = {}
-    for name in metrics:
+    for name in runs[0].columns:
+        if not all(name in run.columns for run in runs):
+            continue
         aligned = align_columns(*(run.columns[name] for run in runs))
-        differences = {query_id: _difference(values) for query_id, values in aligned.items()}
+        differences = {
+            query_id: values[1] - values[0] if len(values) == 2 else max(values) - min(values)
+            for query_id, values in aligned.items()
+        }
         spread[name] = [differences.get(query_id) for query_id in query_ids]
         moved[name] = sum(abs(difference) >= TIE for difference in differences.values())
     return {
@@ -117,17 +109,12 @@ def _spread(runs: Sequence[ScoredRun]) -> Answer:
     }
 
 
-def _difference(values: Sequence[float]) -> float:
-    if len(values) == 2:
-        return values[1] - values[0]
-    return max(values) - min(values)
-
-
 def _draw_axis(described: JsonMapping, places: Mapping[str, int]) -> Answer:
-    lines = list[Answer]()
-    for row in described["curves"]:
-        line = {key: row[key] for key in ("mean", "low", "high", "end", "cost")}
-        lines.append({"run": places[row["run"]], **line})
+    keys = ("mean", "low", "high", "end", "cost")
+    lines = [
+        {"run": places[row["run"]], **{key: row[key] for key in keys}}
+        for row in described["curves"]
+    ]
     return {"words": described["words"], "budgets": described["budgets"], "curves": lines}
 
 
@@ -138,12 +125,15 @@ def draw_curves(runs: Sequence[ScoredRun], metric: str) -> Answer:
         result = curves([run.path for run in runs], metric)
     except SextantError as problem:
         return {"why": str(problem), "axes": {}, "metric": metric, "refused": []}
-    axes = {axis: _draw_axis(described, places) for axis, described in result["axes"].items()}
-    refused = [
-        {"run": places[row["run"]], "axis": row["axis"], "why": row["why"]}
-        for row in result["refused"]
-    ]
-    return {"why": "", "metric": result["metric"], "axes": axes, "refused": refused}
+    return {
+        "why": "",
+        "metric": result["metric"],
+        "axes": {axis: _draw_axis(described, places) for axis, described in result["axes"].items()},
+        "refused": [
+            {"run": places[row["run"]], "axis": row["axis"], "why": row["why"]}
+            for row in result["refused"]
+        ],
+    }
 
 
 def describe_behaviours(runs: Sequence[ScoredRun], _: str = "") -> Answer:

@@ -5,7 +5,7 @@ call, and the data of each panel.
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, combinations, count, product
 from pathlib import Path
@@ -75,6 +75,19 @@ _SUMMARY_KEYS = (
 )
 # What reading a query of a damaged run may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+
+# Keys of a trace that the page shows, with their values if they are left out. "calls" are the model
+# calls after the last step.
+_TRACE: Answer = {
+    "steps": [],
+    "notes": [],
+    "calls": [],
+    "invented_ids": 0,
+    "unusable": {},
+    "used_in_part": {},
+    "fallbacks": 0,
+    "followed": {},
+}
 
 _Stamp = dict[str, tuple[int, ...]]
 
@@ -198,8 +211,9 @@ class ViewerApi:
 
     @property
     def _unfinished(self) -> dict[str, UnfinishedRun]:
-        entries = self._entries.items()
-        return {run_id: entry.unfinished for run_id, entry in entries if entry.unfinished}
+        return {
+            run_id: entry.unfinished for run_id, entry in self._entries.items() if entry.unfinished
+        }
 
     def _describe_live(self) -> Answer:
         """Return the unfinished runs, and a version that changes with the finished runs."""
@@ -227,25 +241,20 @@ class ViewerApi:
     def _describe_cell(self, path: Path) -> Answer:
         run_id = self._ids.get(path.resolve(), "")
         entry = self._entries.get(run_id)
-        if entry is None:
-            return {}
-        if entry.loaded:
+        if entry and entry.loaded:
             run = entry.loaded.run
-            measured = run.scores["metrics"][run.metric]
-            return {"id": run_id, "metric": run.metric, "mean": measured["mean"]}
-        if entry.unfinished:
+            mean = run.scores["metrics"][run.metric]["mean"]
+            return {"id": run_id, "metric": run.metric, "mean": mean}
+        if entry and entry.unfinished:
             described = entry.unfinished.describe()
-            return {"id": run_id} | {
-                key: described[key] for key in ("metric", "mean", "done", "queries")
-            }
+            keys = ("metric", "mean", "done", "queries")
+            return {"id": run_id} | {key: described[key] for key in keys}
         return {}
 
     @property
     def places(self) -> dict[str, str]:
         """The name in an exported page of each absolute path of a run or its data."""
-        names = {}
-        for run_id, loaded in self._readable.items():
-            names[str(loaded.run.path)] = run_id
+        names = {str(loaded.run.path): run_id for run_id, loaded in self._readable.items()}
         for loaded in self._readable.values():
             folder = loaded.run.config[run_folder.PROVENANCE]["folder"]
             if folder:
@@ -258,20 +267,16 @@ class ViewerApi:
 
     def list_comparisons(self) -> Iterator[str]:
         """Yield the comparison paths of an exported page, for runs over the same queries."""
-        for run_ids in self._comparable():
+        groups: dict[bytes, list[str]] = {}
+        for run_id, loaded in self._readable.items():
+            asked = plain_json([loaded.run.contract, loaded.run.metric])
+            groups.setdefault(asked, []).append(run_id)
+        for run_ids in groups.values():
             chosen = {tuple(run_ids)} if len(run_ids) > 1 else set[tuple[str, ...]]()
             if len(run_ids) <= PAIRED:
                 chosen |= set(combinations(run_ids, 2))
             for kind, run_ids_compared in product(COMPARISONS, sorted(chosen)):
                 yield f"{kind}/{','.join(run_ids_compared)}/all.json"
-
-    def _comparable(self) -> Iterable[list[str]]:
-        """Return the runs that were asked the same, group by group."""
-        groups: dict[str, list[str]] = {}
-        for run_id, loaded in self._readable.items():
-            contract = plain_json([loaded.run.contract, loaded.run.metric]).hex()
-            groups.setdefault(contract, []).append(run_id)
-        return groups.values()
 
     def _runs(self) -> bytes:
         self._scan()
@@ -293,13 +298,7 @@ class ViewerApi:
                 for run_id, loaded in readable.items()
             ],
             **({} if self._exported else self._describe_live()),
-            "unreadable": [
-                {
-                    "path": str(path),
-                    "why": why,
-                }
-                for path, why in unreadable
-            ],
+            "unreadable": [{"path": str(path), "why": why} for path, why in unreadable],
             "fates": {fate.value: words for fate, words in FATE_LABELS.items()},
             "lower": [name for name, row in PAIRWISE.items() if row.is_lower_better],
         }
@@ -312,11 +311,17 @@ class ViewerApi:
             unfinished = self._unfinished.get(run_id)
             if unfinished is None or self._exported:
                 raise
-            live = self._describe_unfinished_run(run_id, unfinished)
-            return plain_json({"id": run_id, "live": live, "no_scores": str(problem)})
+            return plain_json(
+                {
+                    "id": run_id,
+                    "live": self._describe_unfinished_run(run_id, unfinished),
+                    "no_scores": str(problem),
+                }
+            )
         answer = _describe_run(loaded) | self._relate(run_id, loaded) | {"id": run_id}
-        remarks = self._read_remarks([loaded.run.path])
-        answer["remarks"] = _list_remarks(loaded, remarks[loaded.run.path])
+        answer["remarks"] = _list_remarks(
+            loaded, self._read_remarks([loaded.run.path])[loaded.run.path]
+        )
         if unfinished := self._unfinished.get(run_id):
             answer["live"] = self._describe_unfinished_run(run_id, unfinished)
         elif not self._exported:
@@ -327,19 +332,15 @@ class ViewerApi:
         run = loaded.run
         siblings = {name: entry.run for name, entry in self._readable.items() if name != run_id}
         references = reference_runs.references_among(run, siblings.values(), run.metric)
-        bounds = []
-        for label, bound in reference_runs.list_bounds(references.json()):
-            bounds.append(
-                {
-                    "label": label,
-                    "mean": bound["mean"],
-                    "what": bound["what"],
-                }
-            )
-        comparable = [
-            name for name, sibling in siblings.items() if sibling.contract == run.contract
-        ]
-        return {"bounds": bounds, "siblings": comparable}
+        return {
+            "bounds": [
+                {"label": label, "mean": bound["mean"], "what": bound["what"]}
+                for label, bound in reference_runs.list_bounds(references.json())
+            ],
+            "siblings": [
+                name for name, sibling in siblings.items() if sibling.contract == run.contract
+            ],
+        }
 
     def _query(self, run_id: str, name: str) -> bytes:
         loaded = self._open(run_id)
@@ -414,58 +415,45 @@ class ViewerApi:
 
     def _read(self, path: Path, before: _RunEntry | None) -> _RunEntry:
         # The stamp is taken before reading: a file that changes meanwhile is read again.
-        stamp = _stamp(path)
+        stamp: _Stamp = {}
+        for name in _READ_FILES:
+            with suppress(OSError):
+                status = (path / name).stat()
+                times = (status.st_mtime_ns, status.st_ctime_ns)
+                stamp[name] = (status.st_ino, status.st_size, *times)
         if before and before.stamp == stamp:
             return before
         try:
-            if not all(name in stamp for name in _SCORE_FILES):
-                unfinished = before and before.unfinished
-                unfinished = unfinished or UnfinishedRun(path, self._texts)
-                return _RunEntry(path, stamp, None, _describe_unfinished(path), unfinished)
-            run = scored_run.read_scored_run(path)
+            if all(name in stamp for name in _SCORE_FILES):
+                run = scored_run.read_scored_run(path)
+                query_ids = list(self._chosen(run.query_ids))
+                return _RunEntry(path, stamp, LoadedRun(run, query_ids, self._texts))
+            unfinished = (before and before.unfinished) or UnfinishedRun(path, self._texts)
+            # `read_scored_run` would load the corpus to count the queries that are unanswered.
+            why = (
+                f"there are no scores: it is unfinished, or was not scored; sextant score {path} "
+                f"scores it if nothing is unanswered, else {explain_resuming(path)}"
+            )
+            return _RunEntry(path, stamp, None, why, unfinished)
         except (SextantError, OSError) as problem:
             return _RunEntry(path, stamp, None, str(problem))
-        query_ids = list(self._chosen(run.query_ids))
-        return _RunEntry(path, stamp, LoadedRun(run, query_ids, self._texts))
 
     def _id(self, root: Path, path: Path) -> str:
         """Return a run's id in links: its path below `root`, in letters that need no escape."""
         folder = path.resolve()
         if folder not in self._ids:
             parts = path.relative_to(root).parts or folder.parts[-2:]
-            name = "/".join(self._in_links(part) for part in parts if part != folder.anchor)
-            for candidate in _numbered(name):
-                if candidate not in self._ids.values():
-                    self._ids[folder] = candidate
-                    break
-        return self._ids[folder]
-
-    def _in_links(self, part: str) -> str:
-        name = re.sub(r"[^A-Za-z0-9._~-]+", "-", part)
-        return (
-            f"{name}-"
-            if name
-            in (
-                "q",
-                "s",
-                "query",
-                "call",
-                *self.panels,
+            plain = (
+                re.sub(r"[^A-Za-z0-9._~-]+", "-", part) for part in parts if part != folder.anchor
             )
-            else name
-        )
-
-
-def _numbered(name: str) -> Iterator[str]:
-    return chain([name], (f"{name}~{number}" for number in count(2)))
-
-
-def _describe_unfinished(path: Path) -> str:
-    # `read_scored_run` would load the corpus to count the queries that are unanswered.
-    return (
-        f"there are no scores: it is unfinished, or was not scored; sextant score {path} "
-        f"scores it if nothing is unanswered, else {explain_resuming(path)}"
-    )
+            reserved = {"q", "s", "query", "call", *self.panels}
+            name = "/".join(f"{part}-" if part in reserved else part for part in plain)
+            numbered = (f"{name}~{number}" for number in count(2))
+            candidates = (
+                text for text in chain([name], numbered) if text not in self._ids.values()
+            )
+            self._ids[folder] = next(candidates)
+        return self._ids[folder]
 
 
 def _prepare(loaded: LoadedRun) -> None:
@@ -498,12 +486,12 @@ def _summarize(run_id: str, loaded: LoadedRun) -> Answer:
 
 def _list_remarks(loaded: LoadedRun, remarks: Remarks) -> list[Answer]:
     """Return the remarks on the run's queries that are shown, and on their steps."""
-    listed = []
-    for subject, remark in remarks.items():
-        if subject.query_id in loaded.named:
-            keys = ("query_id", "step", "label", "note", "time")
-            listed.append({key: remark.get(key) for key in keys})
-    return listed
+    keys = ("query_id", "step", "label", "note", "time")
+    return [
+        {key: remark.get(key) for key in keys}
+        for subject, remark in remarks.items()
+        if subject.query_id in loaded.named
+    ]
 
 
 def _describe_remarks(loaded: LoadedRun, remarks: Remarks) -> Answer:
@@ -523,17 +511,18 @@ def _describe_run(loaded: LoadedRun) -> Answer:
     run = loaded.run
     judged = loaded.judged
     query_ids = loaded.query_ids
-    values = {}
-    for name, column in run.columns.items():
-        values[name] = [column[query_id] for query_id in query_ids]
-    errors = {query_id: run.errors[query_id] for query_id in query_ids if query_id in run.errors}
     return {
         "config": run.config,
         "scores": run.scores | {"notes": loaded.notes},
         "query_ids": query_ids,
         "texts": [judged.texts.get(query_id, "") for query_id in query_ids],
-        "values": values,
-        "errors": errors,
+        "values": {
+            name: [column[query_id] for query_id in query_ids]
+            for name, column in run.columns.items()
+        },
+        "errors": {
+            query_id: run.errors[query_id] for query_id in query_ids if query_id in run.errors
+        },
         "fates": None if judged.why else [judged.fates[query_id] for query_id in query_ids],
         "why_no_fates": judged.why,
     }
@@ -543,18 +532,19 @@ def _describe_query(loaded: LoadedRun, query_id: str) -> Answer:
     run = loaded.run
     judged = loaded.judged
     outcome = loaded.outcomes[query_id]
+    trace = outcome["trace"]
     row = judged.rows.get(query_id, {})
-    relevant = []
-    if not judged.why and (cutoff := run.scores["losses"]["cutoff"]):
-        for document in row.get("relevant", []):
-            relevant.append(document | {"fate": fate_at(document, cutoff)})
+    documents = row.get("relevant", [])
+    cutoff = 0 if judged.why else run.scores["losses"]["cutoff"]
     return {
         "query_id": query_id,
         "text": row.get("text", ""),
         "objective": "",
         "grades": row.get("grades", {}),
         "units": row.get("units", {}),
-        "relevant": relevant,
+        "relevant": [document | {"fate": fate_at(document, cutoff)} for document in documents]
+        if cutoff
+        else [],
         "values": {name: column[query_id] for name, column in run.columns.items()},
         "answer": outcome.get("answer", ""),
         "traceback": outcome.get("traceback", ""),
@@ -565,37 +555,10 @@ def _describe_query(loaded: LoadedRun, query_id: str) -> Answer:
         "ranked": len(outcome["ranking"]),
         "scores": (outcome.get("scores") or [])[:RANKED],
         "hops": describe_hops(
-            outcome["trace"]["steps"],
-            [document["unit"] for document in row.get("relevant", [])],
+            trace["steps"],
+            [document["unit"] for document in documents],
             row.get("units", {}),
         ),
-        "timeline": describe_timeline(outcome["trace"]["steps"], loaded.answers),
-    } | _describe_trace(outcome["trace"])
-
-
-def _describe_trace(trace: Mapping[str, object]) -> Answer:
-    return {
-        "steps": trace["steps"],
-        "notes": trace.get("notes", []),
-        # The model calls after the last step.
-        "calls": trace.get("calls", []),
-        "invented_ids": trace.get("invented_ids", 0),
-        "unusable": trace.get("unusable", {}),
-        "used_in_part": trace.get("used_in_part", {}),
-        "fallbacks": trace.get("fallbacks", 0),
-        "followed": trace.get("followed", {}),
+        "timeline": describe_timeline(trace["steps"], loaded.answers),
+        **{key: trace.get(key, default) for key, default in _TRACE.items()},
     }
-
-
-def _stamp(path: Path) -> _Stamp:
-    states: _Stamp = {}
-    for name in _READ_FILES:
-        with suppress(OSError):
-            status = (path / name).stat()
-            states[name] = (
-                status.st_ino,
-                status.st_size,
-                status.st_mtime_ns,
-                status.st_ctime_ns,
-            )
-    return states

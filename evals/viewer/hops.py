@@ -4,10 +4,11 @@ Times are in seconds from the beginning of the query.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 
 from sextant.tools.models.storage.request_store import CallTime, read_call_times
-from sextant.tools.records import JsonMapping, JsonObject, Usage, total, usage_from_json, usage_json
+from sextant.tools.records import JsonMapping, JsonObject, total, usage_from_json, usage_json
 
 Step = JsonMapping
 Answer = JsonObject
@@ -26,44 +27,32 @@ def describe_hops(
     """
     hops = list[Answer]()
     seen = set[str]()
-    seen_units = set[str]()
-    usages = list[Usage]()
-    for number, step in enumerate(steps):
-        if not hops or hops[-1]["hop"] != step.get("hop", 0):
-            usages = []
-            hops.append(_new_hop(step, number))
-        hop = hops[-1]
-        tool = step["tool"]
-        hop["steps"] += 1
-        hop["seconds"] += step.get("seconds") or 0.0
-        if usage := step.get("usage"):
-            usages.append(usage_from_json(dict(usage)))
-            hop["usage"] = usage_json(total(usages))
-        if tool == "select":
-            hop["kept"] += len(step["doc_ids"])
-        elif tool == "drop":
-            hop["dropped"] += len(step["doc_ids"])
-        elif tool == "search":
-            hop["searches"] += 1
-            new = set(step["doc_ids"]) - seen
-            seen |= new
-            hop["surfaced"] += len(new)
-            new_units = {units.get(doc_id, doc_id) for doc_id in new}
-            found = (new_units & set(relevant)) - seen_units
-            seen_units |= found
-            hop["relevant"] += len(found)
+    unseen_units = set(relevant)
+    for number, stretch in groupby(steps, key=lambda step: step.get("hop", 0)):
+        in_hop = list(stretch)
+        by_tool: dict[str, list[list[str]]] = {"search": [], "select": [], "drop": []}
+        for step in in_hop:
+            by_tool.setdefault(step["tool"], []).append(step["doc_ids"])
+        new = set(chain.from_iterable(by_tool["search"])) - seen
+        seen |= new
+        found = {units.get(doc_id, doc_id) for doc_id in new} & unseen_units
+        unseen_units -= found
+        usages = (usage_from_json(step["usage"]) for step in in_hop if step.get("usage"))
+        hops.append(
+            {
+                "hop": number,
+                "first": sum(hop["steps"] for hop in hops),
+                "steps": len(in_hop),
+                "searches": len(by_tool["search"]),
+                "surfaced": len(new),
+                "relevant": len(found),
+                "kept": sum(map(len, by_tool["select"])),
+                "dropped": sum(map(len, by_tool["drop"])),
+                "seconds": sum(step.get("seconds") or 0.0 for step in in_hop),
+                "usage": usage_json(total(usages)),
+            }
+        )
     return hops
-
-
-def _new_hop(step: Step, number: int) -> Answer:
-    counts = ("steps", "searches", "surfaced", "relevant", "kept", "dropped")
-    hop: Answer = dict.fromkeys(counts, 0)
-    return hop | {
-        "hop": step.get("hop", 0),
-        "first": number,
-        "seconds": 0.0,
-        "usage": usage_json(Usage()),
-    }
 
 
 def describe_timeline(steps: Sequence[Step], answers: Path) -> Answer:
@@ -72,8 +61,7 @@ def describe_timeline(steps: Sequence[Step], answers: Path) -> Answer:
     A call has its "key", "started", "seconds" and "tokens". Calls whose times do not fit into their
     step, as of answers from the cache, stand one after the other from its beginning.
     """
-    keys = [key for step in steps for key in step.get("calls", ())]
-    times = read_call_times(answers, keys)
+    times = read_call_times(answers, [key for step in steps for key in step.get("calls", ())])
     rows = []
     for step in steps:
         started = step.get("started")
@@ -102,8 +90,7 @@ def _place_calls(calls: Sequence[CallTime], started: float, seconds: float) -> l
     if not calls:
         return []
     first = min(call.at - call.seconds for call in calls)
-    last = max(call.at for call in calls)
-    fits = last - first <= seconds + _CLOCKS
+    fits = max(call.at for call in calls) - first <= seconds + _CLOCKS
     placed = []
     position = started
     for call in calls:

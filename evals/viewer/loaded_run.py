@@ -19,11 +19,9 @@ import orjson
 from sextant.environments.base import Environment
 from sextant.evals import run_folder
 from sextant.evals.run_folder import load_environment
-from sextant.evals.run_schemas import JudgedSchema
 from sextant.evals.running.replay import SearchRanks
 from sextant.evals.scoring.attribution import fate_at
 from sextant.evals.scoring.scored_run import ScoredRun
-from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, SextantError
 from sextant.tools.models.storage.response_cache import NAME as ANSWERS
@@ -84,40 +82,21 @@ class LoadedRun:
     @cached_property
     def judged(self) -> Judged:
         """Return the fates of the relevant documents, from attribution.jsonl."""
-        remedy = f"sextant score {self.run.path} scores it again"
-        try:
-            judged = self._read_judged(remedy)
-        except DataError as error:
-            return Judged({}, {}, {}, str(error))
-        except (ValueError, OSError) as error:
-            return Judged({}, {}, {}, f"attribution.jsonl is damaged ({error}); {remedy}")
-        if self.run.scores.get("losses") and all(
-            query_id in judged.rows for query_id in self.run.query_ids
-        ):
-            return judged
-        return judged._replace(
-            why="an earlier version scored this run, and did not say what became of documents; "
-            + remedy
-        )
-
-    def _read_judged(self, remedy: str) -> Judged:
-        path = self.run.path / run_folder.JUDGED_FILE
         losses = self.run.scores.get("losses")
+        try:
+            rows = self.run.judged
+        except (DataError, OSError) as error:
+            return Judged({}, {}, {}, str(error))
+        if not losses:
+            remedy = f"sextant score {self.run.path} scores it again"
+            return Judged({}, {}, {}, f"its scores do not say what became of documents; {remedy}")
         texts = {}
         fates: dict[str, list[str]] = {}
-
-        def read_query(line: bytes) -> str:
-            row = schemas.parse_json(JudgedSchema, line)
-            query_id = str(row["query_id"])
+        for row in rows.rows(rows):
+            query_id = row["query_id"]
             texts[query_id] = row.get("text", "")[:BEGINNING]
-            fates[query_id] = []
-            if losses:
-                cutoff = losses["cutoff"]
-                fates[query_id] = [fate_at(document, cutoff) for document in row["relevant"]]
-            return query_id
-
-        run_folder.check_file(path, self.run.scores)
-        return Judged(texts, fates, run_folder.read_rows(path, read_query, mend=remedy), "")
+            fates[query_id] = [fate_at(document, losses["cutoff"]) for document in row["relevant"]]
+        return Judged(texts, fates, rows, "")
 
     @property
     def answers(self) -> Path:
@@ -177,10 +156,9 @@ class DocumentTexts:
     def load(self, config: run_folder.Config) -> Environment | str:
         """Return the data of a run, or the reason that it cannot be had yet."""
         provenance = config[run_folder.PROVENANCE]
-        settings = [config[key] for key in _DATA_KEYS]
         key = json.dumps(
             [
-                *settings,
+                *(config[key] for key in _DATA_KEYS),
                 provenance["folder"],
                 provenance["judgements"],
                 provenance.get("relevant_from"),
@@ -217,18 +195,14 @@ class DocumentTexts:
         texts = {}
         for query in data.queries:
             if query.query_id == answer["query_id"]:
-                texts = {
-                    "objective": query.objective,
-                    "text": answer["text"] or query.text,
-                }
-                break
-        if not self._documents:
-            return texts | {"documents": {}, "no_documents": WITHOUT_TEXTS}
-        try:
-            return texts | {"documents": _describe_documents(data.documents, answer)}
-        except SextantError as problem:
-            # A document is damaged on disk.
-            return texts | {"documents": {}, "no_documents": str(problem)}
+                texts = {"objective": query.objective, "text": answer["text"] or query.text}
+        problem = WITHOUT_TEXTS
+        if self._documents:
+            try:
+                return texts | {"documents": _describe_documents(data.documents, answer)}
+            except SextantError as damage:  # of a document on disk
+                problem = str(damage)
+        return texts | {"documents": {}, "no_documents": problem}
 
 
 def _describe_documents(corpus: Corpus, answer: Answer) -> Answer:
@@ -249,10 +223,8 @@ def _list_documents(answer: Answer) -> list[str]:
     doc_ids += [document["doc_id"] for document in answer["relevant"]]
     doc_ids += answer["ranking"][:NAMED]
     for step in answer["steps"]:
-        if step.get("shown") or step["tool"] in ("select", "drop"):
-            doc_ids += step["doc_ids"]
-        else:
-            doc_ids += step["doc_ids"][:NAMED]
+        is_whole = step.get("shown") or step["tool"] in ("select", "drop")
+        doc_ids += step["doc_ids"][: None if is_whole else NAMED]
     gold = {document["unit"] for document in answer["relevant"]} | answer["grades"].keys()
     doc_ids += [doc_id for doc_id, unit in answer["units"].items() if unit in gold]
     return doc_ids
@@ -272,9 +244,9 @@ def plain_json(value: Any) -> bytes:
         return orjson.dumps(value)
     except TypeError:
         # It has lone surrogates, or numbers beyond 64 bits, which are floats to every browser.
-        text = well_formed(json.dumps(value, ensure_ascii=False))
-        return orjson.dumps(json.loads(text, parse_int=_parse_number))
-
-
-def _parse_number(digits: str) -> float:
-    return int(digits) if len(digits) < 19 else float(digits)
+        return orjson.dumps(
+            json.loads(
+                well_formed(json.dumps(value, ensure_ascii=False)),
+                parse_int=lambda digits: int(digits) if len(digits) < 19 else float(digits),
+            )
+        )

@@ -11,7 +11,7 @@ import threading
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, NamedTuple, NotRequired
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -30,15 +30,15 @@ LONGEST = 20_000
 Text = Annotated[str, Field(max_length=LONGEST)]
 
 
-class RemarkSchema(TypedDict):
+class RemarkSchema(TypedDict, total=False):
     """A remark as the page sends it."""
 
-    query_id: NotRequired[Text]
-    step: NotRequired[Annotated[int, Field(ge=0)]]
-    label: NotRequired[Text]
-    note: NotRequired[Text]
-    name: NotRequired[Text]
-    tags: NotRequired[list[Text]]
+    query_id: Text
+    step: Annotated[int, Field(ge=0)]
+    label: Text
+    note: Text
+    name: Text
+    tags: list[Text]
 
 
 class Subject(NamedTuple):
@@ -117,14 +117,11 @@ class RemarkWriter:
             raise UsageError(f"this is no remark: {error}") from None
         if "step" in sent and "query_id" not in sent:
             raise UsageError("a remark on a step names its query")
-        now = datetime.now(UTC)
         remark: JsonObject = {
-            "time": now.isoformat(timespec="seconds"),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": name_run(run),
+            **{key: sent[key] for key in RemarkSchema.__annotations__ if key in sent},
         }
-        for key in RemarkSchema.__annotations__:
-            if key in sent:
-                remark[key] = sent[key]
         file = find_file(run)
         line = json.dumps(remark, ensure_ascii=False)
         try:

@@ -16,6 +16,7 @@ from sextant.evals.run_sittings import read_sittings
 from sextant.evals.scoring.scored_run import ScoredRun, contract_differences
 from sextant.evals.scoring.system_names import name_settings
 from sextant.tools.platform.number_format import abbreviate
+from sextant.tools.records import JsonObject
 
 # Of a contract, what the head of a group says in any case.
 _SAID = {"task", "split", "queries"}
@@ -30,8 +31,7 @@ def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
     """
     groups: dict[str, list[ScoredRun]] = defaultdict(list)
     for run in runs:
-        key = json.dumps([run.contract, run.metric], sort_keys=True)
-        groups[key].append(run)
+        groups[json.dumps([run.contract, run.metric], sort_keys=True)].append(run)
     largest: dict[str, ScoredRun] = {}
     for members in sorted(groups.values(), key=len, reverse=True):
         largest.setdefault(_said_of(members[0]), members[0])
@@ -57,12 +57,13 @@ def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
     settings = name_settings(runs)
     told = {}
     for members in programs.values():
-        differing = []
-        for key in ("retriever", "lm"):
-            if len({run.config[key]["name"] for run in members}) > 1:
-                differing.append(key)
+        differing = [
+            key
+            for key in ("retriever", "lm")
+            if len({run.config[key]["name"] for run in members}) > 1
+        ]
         for run in members:
-            names = [abbreviate(run.config[key]["name"], LONGEST) for key in differing]
+            names = (abbreviate(run.config[key]["name"], LONGEST) for key in differing)
             told[run.name] = {"over": ", ".join(names), "setting": settings[run.name]}
     return told
 
@@ -72,14 +73,13 @@ def describe_setting(run: ScoredRun, others: Sequence[ScoredRun]) -> dict[str, s
 
     Runs that were asked otherwise, and judgements, do not count.
     """
-    alike = [run]
-    for other in others:
-        if all(other.config[key] == run.config[key] for key in ("task", "split", "asked")):
-            judged = other.scores | {
-                key: run.scores[key] for key in ("judgements", "relevant_from")
-            }
-            alike.append(replace(other, scores=judged))
-    return _tell_apart(alike)[run.name]
+    judged = {key: run.scores[key] for key in ("judgements", "relevant_from")}
+    alike = [
+        replace(other, scores=other.scores | judged)
+        for other in others
+        if all(other.config[key] == run.config[key] for key in ("task", "split", "asked"))
+    ]
+    return _tell_apart([run, *alike])[run.name]
 
 
 def _said_of(run: ScoredRun) -> str:
@@ -112,23 +112,15 @@ def _shorten(value: Any) -> str:
     return abbreviate(value, LONGEST)
 
 
-def describe_time(path: Path) -> dict[str, Any]:
+def describe_time(path: Path) -> JsonObject:
     """Return the "date" of a run's last answer, in seconds since 1970, and the "seconds" of all its
     sittings; None if they are not known.
     """
     date = None
-    seconds = None
     with suppress(OSError):
         date = (path / OUTCOMES_FILE).stat().st_mtime
     sittings = read_sittings(path)
-    if sittings:
-        last = sittings[-1]
-        seconds = 0.0
-        for sitting in sittings:
-            seconds += sitting["seconds"]
-        with suppress(ValueError, KeyError, TypeError):
-            date = datetime.fromisoformat(last["ended"]).timestamp()
-    return {
-        "date": date,
-        "seconds": seconds,
-    }
+    with suppress(ValueError, LookupError, TypeError):
+        date = datetime.fromisoformat(sittings[-1]["ended"]).timestamp()
+    seconds = sum(sitting["seconds"] for sitting in sittings) if sittings else None
+    return {"date": date, "seconds": seconds}

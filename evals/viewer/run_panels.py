@@ -3,7 +3,6 @@
 The rest of the page is no panel: its answers are in data.py, its scripts in page/.
 """
 
-from sextant.evals.run_folder import Outcome
 from sextant.evals.running.replay import searches
 from sextant.evals.scoring.behaviour import (
     COSTS,
@@ -23,10 +22,9 @@ from sextant.tools.errors import UsageError
 def search_words(loaded: LoadedRun, words: str) -> Answer:
     """Return the passages of a run that have all of `words`."""
     corpus = loaded.load_corpus()
-    if isinstance(corpus, str):
-        hits = find_words(loaded.outcomes, words, {}, loaded.answers)
-        return hits | {"unread": [corpus]}
-    return find_words(loaded.outcomes, words, corpus, loaded.answers) | {"unread": []}
+    unread = [corpus] if isinstance(corpus, str) else []
+    documents = {} if isinstance(corpus, str) else corpus
+    return find_words(loaded.outcomes, words, documents, loaded.answers) | {"unread": unread}
 
 
 def count_behaviour(loaded: LoadedRun, _: str) -> Answer:
@@ -40,20 +38,16 @@ def count_behaviour(loaded: LoadedRun, _: str) -> Answer:
     }
 
 
-def _find_outcome(loaded: LoadedRun, name: str) -> Outcome:
-    query_id = loaded.named.get(name)
-    if query_id is None:
-        raise UsageError(f"there is no query {name[:200]!r}")
-    return loaded.outcomes[query_id]
-
-
 def rank_lost(loaded: LoadedRun, name: str) -> Answer:
     """Return the rank of each relevant document that never surfaced under each search of a query.
 
     The searches are issued again, to `depth` documents; "steps" are their numbers.
     """
-    outcome = _find_outcome(loaded, name)
-    relevant = loaded.judged.rows[outcome["query_id"]]["relevant"]
+    if name not in loaded.named:
+        raise UsageError(f"there is no query {name[:200]!r}")
+    query_id = loaded.named[name]
+    outcome = loaded.outcomes[query_id]
+    relevant = loaded.judged.rows[query_id]["relevant"]
     units = [document["unit"] for document in relevant if not document["rank"]]
     issued = searches(outcome)
     numbers = {id(step): number for number, step in enumerate(outcome["trace"]["steps"])}

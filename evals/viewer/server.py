@@ -147,17 +147,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a remark is at most 1 MB")
             return
         body = self.rfile.read(int(length))
-        self._respond(self.path, lambda name: self._keep(name, body))
-
-    def _keep(self, name: str, body: bytes) -> _PageFile:
-        remark = self.server.answers.add_remark(name.removeprefix("data/"), body)
-        return _PageFile("application/json", remark)
+        add = self.server.answers.add_remark
+        self._respond(
+            self.path,
+            lambda name: _PageFile("application/json", add(name.removeprefix("data/"), body)),
+        )
 
     def _respond(self, path: str, answer: Callable[[str], _PageFile]) -> None:
         root = self.server.root
         if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
-            remedy = "open the whole address that sextant view printed"
-            self._refuse(HTTPStatus.FORBIDDEN, remedy)
+            self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that sextant view printed")
             return
         name = path[len(root) :]
         try:
@@ -165,21 +164,26 @@ class _Handler(BaseHTTPRequestHandler):
         except NotFound as problem:
             self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (SextantError, OSError) as problem:
-            reason = files.describe(problem) if isinstance(problem, OSError) else str(problem)
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
+            self._refuse(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                files.describe(problem) if isinstance(problem, OSError) else str(problem),
+            )
 
     def _answer(self, name: str) -> _PageFile:
         if name.startswith("data/"):
-            content = self.server.answers(name.removeprefix("data/"))
-            return _PageFile("application/json", content)
+            return _PageFile("application/json", self.server.answers(name.removeprefix("data/")))
         files_of_page = page_files(self.server.answers.panels.values())
         if name not in files_of_page:
             raise NotFound(f"there is no {name[:200]!r}")
         return files_of_page[name]
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        error = json.dumps({"error": " ".join(reason.split())})
-        self._send(status, _PageFile("application/json", error.encode() + b"\n"))
+        self._send(
+            status,
+            _PageFile(
+                "application/json", json.dumps({"error": " ".join(reason.split())}).encode() + b"\n"
+            ),
+        )
 
     def _send(self, status: HTTPStatus, file: _PageFile, **headers: str) -> None:
         self.send_response(status)
@@ -238,7 +242,9 @@ def list_answers(answers: ViewerApi) -> Iterator[tuple[str, bytes]]:
             answer = answers(path)
             yield path, answer
             if answers.prompts:
-                keys |= dict.fromkeys(_call_keys(files.loads(answer)))
+                query = files.loads(answer)
+                for caller in (*query["steps"], query):
+                    keys |= dict.fromkeys(caller.get("calls", ()))
         for key in keys:
             path = f"run/{run_id}/call/{key}.json"
             with suppress(NotFound):
@@ -249,17 +255,6 @@ def list_answers(answers: ViewerApi) -> Iterator[tuple[str, bytes]]:
 def _quote(argument: str) -> str:
     """Escape as encodeURIComponent does."""
     return quote(argument, safe="!'()*")
-
-
-def _call_keys(query: dict[str, Any]) -> list[str]:
-    return [
-        key
-        for caller in [
-            *query["steps"],
-            query,
-        ]
-        for key in caller.get("calls", ())
-    ]
 
 
 def write_page(answers: ViewerApi, path: Path) -> int:
@@ -284,11 +279,12 @@ def write_page(answers: ViewerApi, path: Path) -> int:
 def _hidden(answers: ViewerApi) -> list[tuple[bytes, bytes]]:
     """Return keys and paths of this machine as they stand in JSON, each with its replacement."""
     secret = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-    replacements = {}
-    for name, value in sorted(os.environ.items()):
-        # A shorter value may be any word.
-        if secret.search(name) and len(value) >= 12:
-            replacements[value] = f"[{name}]"
+    # A shorter value may be any word.
+    replacements = {
+        value: f"[{name}]"
+        for name, value in sorted(os.environ.items())
+        if secret.search(name) and len(value) >= 12
+    }
     replacements |= answers.places
     home = os.environ.get("HOME", "")
     if len(Path(home).parts) > 2:
@@ -296,9 +292,5 @@ def _hidden(answers: ViewerApi) -> list[tuple[bytes, bytes]]:
         replacements[f"{home}/"] = "~/"
     longest_first = sorted(replacements, key=len, reverse=True)
     return [
-        (
-            plain_json(text)[1:-1],
-            plain_json(replacements[text])[1:-1],
-        )
-        for text in longest_first
+        (plain_json(text)[1:-1], plain_json(replacements[text])[1:-1]) for text in longest_first
     ]

@@ -39,22 +39,13 @@ def _read(root: Path, file: Path, find_run: FindRun) -> JsonObject:
     page = file.with_name("index.html")
     cells = []
     for row in table["cells"]:
-        cell = {
-            "row": str(row["row"]),
-            "task": str(row["task"]),
-            "state": str(row["state"]),
-            "reason": str(row["reason"]),
-        }
-        if row["run"]:
-            cell |= find_run(root / row["run"])
-        cells.append(cell)
-    rows = dict.fromkeys(cell["row"] for cell in cells)
-    tasks = dict.fromkeys(cell["task"] for cell in cells)
+        cell: JsonObject = {key: str(row[key]) for key in ("row", "task", "state", "reason")}
+        cells.append(cell | (find_run(root / row["run"]) if row["run"] else {}))
     return {
         "name": str(table["study"]),
         "question": str(table["question"]),
         "page": str(page) if page.is_file() else "",
-        "rows": list(rows),
-        "tasks": list(tasks),
+        "rows": list(dict.fromkeys(cell["row"] for cell in cells)),
+        "tasks": list(dict.fromkeys(cell["task"] for cell in cells)),
         "cells": cells,
     }

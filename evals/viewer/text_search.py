@@ -88,8 +88,9 @@ class _Search:
         if self._calls is None:
             return
         for part_ids, outputs, reasoning in self._calls.calls(key):
-            unread = [part_id for part_id in part_ids if part_id not in self._in_parts]
-            for part_id, text in self._calls.parts(unread):
+            for part_id, text in self._calls.parts(
+                [part_id for part_id in part_ids if part_id not in self._in_parts]
+            ):
                 self._in_parts[part_id] = self._around(text) and self._around(_FRAME.sub("", text))
             for part_id in part_ids:
                 yield "prompt", self._in_parts.get(part_id, "")

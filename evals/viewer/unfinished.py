@@ -6,12 +6,10 @@ Scored runs are in loaded_run.py.
 
 import threading
 import zlib
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sextant.environments.base import Environment
 from sextant.evals import run_folder
@@ -22,10 +20,26 @@ from sextant.evals.scoring.score_run import PartialScores
 from sextant.evals.scoring.scored_run import ScoredRun, name_retriever
 from sextant.evals.viewer.loaded_run import BEGINNING, Answer, DocumentTexts, Judged, LoadedRun
 from sextant.tools.errors import DataError
-from sextant.tools.records import JsonObject
+from sextant.tools.records import JsonMapping, JsonObject
 
 NOT_SCORED = "not scored"
 NEWEST = 20  # answered queries that are named, the last first
+# Keys of a run's configuration, and of its status, that the page shows.
+_CONFIG_KEYS = ("task", "split", "program", "compiled", "pool")
+_STATUS_KEYS = (
+    "metric",
+    "mean",
+    "low",
+    "high",
+    "failed",
+    "pending",
+    "usage",
+    "seconds",
+    "left",
+    "calls_in_flight",
+    "calls_limit",
+    "calls_waiting",
+)
 # Bytes of outcomes that are read at once.
 _BLOCK = 1 << 26
 
@@ -55,8 +69,11 @@ class UnfinishedRun:
         self.path = path
         self.config = run_folder.read_config(path)
         self._texts = texts
-        read = partial(run_folder.check_outcome, config_digest=run_folder.digest(self.config))
-        self._outcomes = run_folder.JsonlIndex(path / run_folder.OUTCOMES_FILE, {}, read)
+        self._outcomes = run_folder.JsonlIndex(
+            path / run_folder.OUTCOMES_FILE,
+            {},
+            partial(run_folder.check_outcome, config_digest=run_folder.digest(self.config)),
+        )
         self._end = 0  # bytes of outcomes.jsonl that were read
         self._scores: PartialScores | None = None
         self._rows = dict[str, JsonObject]()  # of attribution.jsonl
@@ -100,46 +117,27 @@ class UnfinishedRun:
     @property
     def stub(self) -> ScoredRun:
         """The run without scores, for what only its configuration is needed."""
-        scores = {"judgements": "", "relevant_from": 0.0}
-        return ScoredRun(self.path, self.config, scores, {}, {}, [])
+        return ScoredRun(
+            self.path, self.config, {"judgements": "", "relevant_from": 0.0}, {}, {}, []
+        )
 
     def describe(self) -> Answer:
         """Return the state for the list of runs: keys of the status, and the newest queries."""
         state = self.state
-        status: Mapping[str, Any] = state.status if state else {}
-        provenance = self.config[run_folder.PROVENANCE]
+        status: JsonMapping = state.status if state else {}
+        data = self.config[run_folder.PROVENANCE]["data"]
         asked = self.config["asked"]
         queries = status.get("queries") or len(asked["query_ids"] or ()) or asked["limit"]
         if state and not state.is_live and status.get("done") != len(self._outcomes):
             # It was killed between an answer and the next status, so the mean is of fewer queries.
             status = dict(status) | {"mean": None, "low": None, "high": None}
         return {
-            "task": self.config["task"],
-            "split": self.config["split"],
-            "data": provenance["data"],
-            "mini": provenance["data"] == "mini",
-            "program": self.config["program"],
+            **{key: self.config.get(key) for key in _CONFIG_KEYS},
+            "data": data,
+            "mini": data == "mini",
             "retriever": name_retriever(self.config),
             "lm": self.config["lm"]["name"],
-            "compiled": self.config.get("compiled"),
-            "pool": self.config.get("pool"),
-            **{
-                key: status.get(key)
-                for key in (
-                    "metric",
-                    "mean",
-                    "low",
-                    "high",
-                    "failed",
-                    "pending",
-                    "usage",
-                    "seconds",
-                    "left",
-                    "calls_in_flight",
-                    "calls_limit",
-                    "calls_waiting",
-                )
-            },
+            **{key: status.get(key) for key in _STATUS_KEYS},
             "in_flight": status.get("in_flight", []),
             "queries": queries,
             "done": len(self._outcomes),
@@ -150,15 +148,17 @@ class UnfinishedRun:
 
     def _describe_state(self, queries: int | None) -> Answer:
         state = self.state
-        if state and state.is_live:
-            return {"state": state.name, "reason": state.reason, "live": True, "remedy": ""}
-        if queries and len(self._outcomes) >= queries:
-            remedy = f"sextant score {self.path} scores it."
-            return {"state": NOT_SCORED, "reason": "", "live": False, "remedy": remedy}
         name, reason = (state.name, state.reason) if state else (BROKE_OFF, "")
-        remedy = explain_resuming(self.path)
-        remedy = f"{remedy[0].upper()}{remedy[1:]}"
-        return {"state": name, "reason": reason, "live": False, "remedy": remedy}
+        remedy = ""
+        is_live = bool(state and state.is_live)
+        if not is_live and queries and len(self._outcomes) >= queries:
+            name = NOT_SCORED
+            reason = ""
+            remedy = f"sextant score {self.path} scores it."
+        elif not is_live:
+            remedy = explain_resuming(self.path)
+            remedy = f"{remedy[0].upper()}{remedy[1:]}"
+        return {"state": name, "reason": reason, "live": is_live, "remedy": remedy}
 
     def load(self) -> AnsweredPart:
         """Return the answered queries with their scores.
@@ -178,8 +178,9 @@ class UnfinishedRun:
         scores = self._scores
         for query in environment.queries:
             if query.query_id in self._outcomes and query.query_id not in self._rows:
-                outcome = self._outcomes[query.query_id]
-                _, self._rows[query.query_id] = scores.add(query, outcome, self._outcomes)
+                _, self._rows[query.query_id] = scores.add(
+                    query, self._outcomes[query.query_id], self._outcomes
+                )
         summary = scores.summary()
         columns = {name: dict(column) for name, column in scores.columns.items()}
         errors = {query_id: error for query_id, error in scores.errors.items() if error}
@@ -187,9 +188,13 @@ class UnfinishedRun:
         run = ScoredRun(self.path, self.config, summary, columns, errors, list(rows))
         texts = {query_id: row["text"][:BEGINNING] for query_id, row in rows.items()}
         cutoff = summary["losses"]["cutoff"]
-        fates = {
-            query_id: [str(fate_at(document, cutoff)) for document in row["relevant"]]
-            for query_id, row in rows.items()
-        }
-        judged = Judged(texts, fates, rows, "")
+        judged = Judged(
+            texts,
+            {
+                query_id: [str(fate_at(document, cutoff)) for document in row["relevant"]]
+                for query_id, row in rows.items()
+            },
+            rows,
+            "",
+        )
         return AnsweredPart(run, list(rows), self._texts, self._outcomes, judged)
