@@ -5,13 +5,14 @@ them.
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from sextant.tools import schemas
 from sextant.tools.plugins import load_object
+from sextant.tools.records import JsonObject
 from sextant.tools.schemas import Amount, Count, Number, TraceSchema, UsageSchema
 
 
@@ -105,7 +106,7 @@ class ConfigSchema(TypedDict):
     max_p: bool
     program: str
     name: NotRequired[str]  # of a version of the program
-    parameters: dict[str, Any]
+    parameters: JsonObject
     retriever: _Engine
     lm: _Engine
     pool: NotRequired[_Pool | None]
@@ -114,27 +115,30 @@ class ConfigSchema(TypedDict):
     provenance: _Provenance
 
 
-class OutcomeSchema(TypedDict):
-    """A line of outcomes.jsonl."""
-
+class _RequiredOutcome(TypedDict):
     query_id: str
     ranking: list[str]
-    scores: NotRequired[list[Number] | None]
-    answer: NotRequired[str | None]
     trace: TraceSchema
     usage: UsageSchema
     error: str | None
-    traceback: NotRequired[str]
-    seconds: NotRequired[Amount | None]
-    digest: NotRequired[str]
 
 
-class _Measured(TypedDict):
+class OutcomeSchema(_RequiredOutcome, total=False):
+    """A line of outcomes.jsonl."""
+
+    scores: list[Number] | None
+    answer: str | None
+    traceback: str
+    seconds: Amount | None
+    digest: str
+
+
+class _Measured(TypedDict, total=False):
     """Of a metric; without an interval if it is over a query, null if it is undefined for all."""
 
-    mean: NotRequired[Number | None]
-    low: NotRequired[Number | None]
-    high: NotRequired[Number | None]
+    mean: Number | None
+    low: Number | None
+    high: Number | None
 
 
 class _Losses(TypedDict):
@@ -159,63 +163,65 @@ class _Read(TypedDict):
     left_out: Count
 
 
-class ScoresSchema(TypedDict):
-    """scores.json."""
-
-    task: NotRequired[str]
+class _RequiredScores(TypedDict):
     data: str
-    split: NotRequired[str]
-    instruction: NotRequired[str]
     judgements: str
-    relevant_from: NotRequired[Amount]  # the lowest grade of a relevant document; 0: all above 0
     program: str
-    pool: NotRequired[_Pool | None]
-    compiled: NotRequired[_Compiled | None]
     retriever: str
     lm: str
     queries: Count
     failed: Count
-    documents: NotRequired[Count]  # of the corpus
-    opaque_ids: NotRequired[bool]  # whether programs saw other ids than those of the release
-    candidates: NotRequired[
-        Count | None
-    ]  # the most that a query of a task with candidate pools has
-    owed: NotRequired[Count]
-    metric: NotRequired[str]
     metrics: Annotated[dict[str, _Measured], Field(min_length=1)]
-    losses: NotRequired[_Losses | None]
-    searchers: NotRequired[dict[str, Number | None]]  # means of the figures of behaviour
-    query_seconds: NotRequired[Amount | None]  # of all queries, one after another
-    unjudged: NotRequired[
-        dict[str, dict[str, Number]]
-    ]  # of tasks with pooled judgements, by metric
-    unusable: NotRequired[dict[str, Count]]  # answers, by the reason
-    used_in_part: NotRequired[dict[str, Count]]
-    read: NotRequired[_Read | None]
-    notes: NotRequired[list[str]]
     usage: _Used
-    metric_code: NotRequired[dict[str, str]]  # user's metric -> digest of its sources
-    made_of: NotRequired[dict[str, str]]
-    digest: NotRequired[str]
 
 
-class _Relevant(TypedDict):
+class ScoresSchema(_RequiredScores, total=False):
+    """scores.json."""
+
+    task: str
+    split: str
+    instruction: str
+    relevant_from: Amount  # the lowest grade of a relevant document; 0: all above 0
+    pool: _Pool | None
+    compiled: _Compiled | None
+    documents: Count  # of the corpus
+    opaque_ids: bool  # whether programs saw other ids than those of the release
+    candidates: Count | None  # the most that a query of a task with candidate pools has
+    owed: Count
+    metric: str
+    losses: _Losses | None
+    searchers: dict[str, Number | None]  # means of the figures of behaviour
+    query_seconds: Amount | None  # of all queries, one after another
+    unjudged: dict[str, dict[str, Number]]  # of tasks with pooled judgements, by metric
+    unusable: dict[str, Count]  # answers, by the reason
+    used_in_part: dict[str, Count]
+    read: _Read | None
+    notes: list[str]
+    metric_code: dict[str, str]  # user's metric -> digest of its sources
+    made_of: dict[str, str]
+    digest: str
+
+
+class _RequiredRelevant(TypedDict):
     unit: str
     grade: Number
     place: Count
     lost_as: Annotated[str, Field(pattern=f"^({'|'.join(Fate)})$")]
-    doc_id: NotRequired[str]
-    hop: NotRequired[Count]
-    rank: NotRequired[Count]
-    search: NotRequired[Count | None]
-    best_rank: NotRequired[Count]
-    shown_hop: NotRequired[Count]
-    shown_step: NotRequired[Count | None]
-    chars: NotRequired[Count]
-    length: NotRequired[Count]
-    decision: NotRequired[Literal["", "select", "drop"]]
-    decision_hop: NotRequired[Count]
-    decision_step: NotRequired[Count | None]
+
+
+class _Relevant(_RequiredRelevant, total=False):
+    doc_id: str
+    hop: Count
+    rank: Count
+    search: Count | None
+    best_rank: Count
+    shown_hop: Count
+    shown_step: Count | None
+    chars: Count
+    length: Count
+    decision: Literal["", "select", "drop"]
+    decision_hop: Count
+    decision_step: Count | None
 
 
 class JudgedSchema(TypedDict):
@@ -234,8 +240,11 @@ def write_schemas(source: object, folder: Path) -> list[str]:
     Without a RUN.
     """
     for name in SCHEMAS:
-        schema = schemas.schema(load_object("form", name, SCHEMAS)) | {"title": name}
         (folder / f"{name}.schema.json").write_text(
-            json.dumps(schema, indent=2) + "\n", encoding="utf-8"
+            json.dumps(
+                schemas.schema(load_object("form", name, SCHEMAS)) | {"title": name}, indent=2
+            )
+            + "\n",
+            encoding="utf-8",
         )
     return []

@@ -107,17 +107,15 @@ def _trajectory(query: ExportedQuery, source: ExportedRun, agent: JsonObject) ->
     agent_steps = [
         _write_step(number, step, query, source) for number, step in enumerate(query.steps)
     ]
-    messages = (
-        message
+    instructions = dict.fromkeys(
+        message_text(message)
         for step in agent_steps
         for call in step["extra"].get("calls", ())
         for message in call["messages"]
+        if message["role"] == "system"
     )
-    instructions = dict.fromkeys(
-        message_text(message) for message in messages if message["role"] == "system"
-    )
-    steps = [{"source": "system", "message": text} for text in instructions]
-    steps += [
+    steps = [
+        *({"source": "system", "message": text} for text in instructions),
         {"source": "user", "message": query.text},
         *agent_steps,
     ]
@@ -143,22 +141,25 @@ def _trajectory(query: ExportedQuery, source: ExportedRun, agent: JsonObject) ->
 
 def _write_step(number: int, step: Step, query: ExportedQuery, source: ExportedRun) -> JsonObject:
     model_calls = source.calls(step.calls)
-    row: JsonObject = {"source": "agent", "message": ""}
+    row: JsonObject = {
+        "source": "agent",
+        "message": step.argument if step.tool == "note" else f"{step.tool}: {step.argument}",
+    }
     if reasoning := "\n\n".join(call["reasoning"] for call in model_calls if call["reasoning"]):
         row["reasoning_content"] = reasoning
     if step.tool in _CALLS:
-        messages = [message_text(message) for call in model_calls for message in call["said"]]
-        row["message"] = "\n\n".join(messages)
+        row["message"] = "\n\n".join(
+            message_text(message) for call in model_calls for message in call["said"]
+        )
         call_id = f"call-{number}"
-        call = {
-            "tool_call_id": call_id,
-            "function_name": step.tool,
-            "arguments": _arguments(step),
-        }
-        row["tool_calls"] = [call]
+        row["tool_calls"] = [
+            {
+                "tool_call_id": call_id,
+                "function_name": step.tool,
+                "arguments": _arguments(step),
+            }
+        ]
         row["observation"] = {"results": [{"source_call_id": call_id} | _observation(step, query)]}
-    else:
-        row["message"] = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
     if query.usage is not None:
         row["llm_call_count"] = step.usage.calls
         if step.usage.calls:
@@ -307,16 +308,15 @@ def _convert_step(row: JsonObject, documents: Corpus) -> list[JsonObject]:
         results = (row.get("observation") or {}).get("results") or []
         steps = []
         for call in calls:
-            mine = [
-                result
-                for result in results
-                if result.get("source_call_id")
-                in (
-                    call.get("tool_call_id"),
-                    None,
-                )
-            ]
-            steps += _convert_call(call, mine, documents)
+            steps += _convert_call(
+                call,
+                [
+                    result
+                    for result in results
+                    if result.get("source_call_id") in (call.get("tool_call_id"), None)
+                ],
+                documents,
+            )
     else:  # a note, or what we write of a stop and of a prompt that was shortened
         tool = extra.get("tool") if extra.get("tool") in _WORDLESS else "note"
         steps = [
@@ -379,8 +379,7 @@ def _tool_of(name: str) -> str:
 
 def _main_argument(arguments: JsonMapping) -> str:
     texts = [value for value in arguments.values() if isinstance(value, str)]
-    first_text = texts[0] if texts else ""
-    return str(arguments.get("query", arguments.get("doc_id", first_text)))
+    return str(arguments.get("query", arguments.get("doc_id", texts[0] if texts else "")))
 
 
 def _find_documents(results: list[JsonObject]) -> list[str] | None:

@@ -114,8 +114,7 @@ def find_system(stem: str) -> str:
     else:
         others = [_OTHER_SYSTEMS[word] for word in words if word in _OTHER_SYSTEMS]
         name = f"{others[0]}{objective}" if len(others) == 1 else ""
-    systems = {row["name"] for row in find("birco/table7").systems}
-    return name if name in systems else ""
+    return name if name in {row["name"] for row in find("birco/table7").systems} else ""
 
 
 def _find_model(words: Sequence[str]) -> str:

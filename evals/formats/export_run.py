@@ -74,14 +74,11 @@ class ExportedQuery:
         """Return the grades above 0 of these documents."""
         units = self.judged.get("units", {})
         grades = self.judged.get("grades", {})
-        pairs = (
-            (
-                doc_id,
-                grades.get(units.get(doc_id, doc_id)),
-            )
+        return {
+            doc_id: grades[units.get(doc_id, doc_id)]
             for doc_id in doc_ids
-        )
-        return {doc_id: grade for doc_id, grade in pairs if grade is not None}
+            if units.get(doc_id, doc_id) in grades
+        }
 
 
 @dataclass(frozen=True)
@@ -125,11 +122,14 @@ class ExportedRun:
     @property
     def notes(self) -> list[str]:
         """Return a note on the prompts in an export that has them."""
-        note = (
-            "prompts and answers of models are in it, with documents' texts; --no-prompts leaves "
-            "them out"
+        return (
+            [
+                "prompts and answers of models are in it, with documents' texts; --no-prompts "
+                "leaves them out"
+            ]
+            if self.answers and self.model and self.answers.is_file()
+            else []
         )
-        return [note] if self.answers and self.model and self.answers.is_file() else []
 
     def __iter__(self) -> Iterator[ExportedQuery]:  # one at a time: a run may be larger than memory
         run = self.run
@@ -165,11 +165,8 @@ def select(
         raise DataError(f"{path}: {error}; sextant score {path} makes it again") from None
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
-    chosen = (
-        [query_id for query_id in run.query_ids if query_id in set(query_ids)]
-        if query_ids
-        else run.query_ids
-    )
+    wanted = set(query_ids or run.query_ids)
+    chosen = [query_id for query_id in run.query_ids if query_id in wanted]
     try:
         has_judged = run.judged is not None
         notes = []
@@ -188,8 +185,11 @@ def compact(row: Any) -> str:
     try:
         return orjson.dumps(row).decode()
     except TypeError:  # lone surrogates, numbers beyond 64 bits
-        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return (
+            json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+            .encode("utf-16", "surrogatepass")
+            .decode("utf-16", "replace")
+        )
 
 
 def name_file(identifier: str) -> str:
@@ -235,8 +235,10 @@ def fill_folder(path: Path, *, force: bool) -> Iterator[Path]:
             if error.filename and draft not in Path(os.fsdecode(error.filename)).parents:
                 # It is about another file, such as a file of the run that cannot be read.
                 raise
-            problem = f"{path} cannot be written: {error.strerror or error}"
-            raise DataError(f"{problem}; {disk.remedy(error)}, or choose --out") from None
+            raise DataError(
+                f"{path} cannot be written: {error.strerror or error}; "
+                f"{disk.remedy(error)}, or choose --out"
+            ) from None
 
 
 def _check_target(path: Path, *, replaceable: bool) -> None:

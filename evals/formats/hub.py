@@ -68,19 +68,12 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
 
 def _schemas() -> dict[str, pa.Schema]:
     text = pa.string()
-    texts = pa.list_(pa.string())
+    texts = pa.list_(text)
     integer = pa.int64()
     number = pa.float64()
     usage = dict.fromkeys(USED[:4], integer) | dict.fromkeys(USED[4:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
-    relevant = pa.struct(
-        {
-            "unit": text,
-            "grade": number,
-            "place": integer,
-            "lost_as": text,
-        }
-    )
+    relevant = pa.struct({"unit": text, "grade": number, "place": integer, "lost_as": text})
     step = {
         "tool": text,
         "argument": text,
@@ -88,56 +81,36 @@ def _schemas() -> dict[str, pa.Schema]:
         "hop": integer,
         "started": number,
         "seconds": number,
-    }
-    step |= {
         "retriever": text,
         "k": integer,
         "instruction": text,
         "cut": integer,
         "among": pa.bool_(),
-    }
-    step |= {
         "shown": pa.list_(integer),
         "lengths": pa.list_(integer),
         "refused": text,
         **usage,
     }
-    row = {
+    trajectory = {
         "run": text,
         "query_id": text,
         "ranking": texts,
         "ranking_scores": pa.list_(number),
         "answer": text,
-    }
-    row |= {
         "error": text,
         "seconds": number,
         **usage,
         "values": values,
         "relevant": pa.list_(relevant),
+        "steps": pa.list_(pa.struct(step)),
+        "notes": texts,
     }
-    run_row = (
-        dict.fromkeys(_DESCRIPTION, text)
-        | dict.fromkeys(("depth", "queries", "failed"), integer)
-        | usage
-    )
+    run = dict.fromkeys(_DESCRIPTION, text)
+    run |= dict.fromkeys(("depth", "queries", "failed"), integer)
     return {
-        "trajectories": pa.schema(
-            row
-            | {
-                "steps": pa.list_(pa.struct(step)),
-                "notes": texts,
-            }
-        ),
-        "scores": pa.schema(
-            {
-                "run": text,
-                "query_id": text,
-                "metric": text,
-                "value": number,
-            }
-        ),
-        "runs": pa.schema(run_row | {"means": values, "config": text}),
+        "trajectories": pa.schema(trajectory),
+        "scores": pa.schema({"run": text, "query_id": text, "metric": text, "value": number}),
+        "runs": pa.schema({**run, **usage, "means": values, "config": text}),
     }
 
 
@@ -173,17 +146,15 @@ def _scores(source: ExportedRun) -> Iterator[JsonObject]:
 
 def _run(source: ExportedRun) -> JsonObject:
     run = source.run
-    config = source.run.config
-    named = {
+    config = run.config
+    return {
+        # `data` is no folder of the user's machine.
+        **{key: config.get(key) for key in (*_DESCRIPTION, "depth")},
         "run": run.path.name,
         "retriever": config["retriever"]["name"],
         "lm": config["lm"]["name"],
-    }
-    named["judgements"] = run.scores["judgements"]
-    named["relevant_from"] = f"{run.scores['relevant_from']:g}"
-    return {
-        # `data` is no folder of the user's machine.
-        **{key: named.get(key, config.get(key)) for key in (*_DESCRIPTION, "depth")},
+        "judgements": run.scores["judgements"],
+        "relevant_from": f"{run.scores['relevant_from']:g}",
         **{key: run.scores[key] for key in ("queries", "failed")},
         **{key: run.scores["usage"].get(key, 0) for key in USED},
         "means": [
@@ -198,19 +169,13 @@ def front_matter(
     title: str, tags: Sequence[str], files: Mapping[str, Mapping[str, str]], licence: str
 ) -> str:
     """Return the front matter of a card, which the Hub reads. `files` are of each table, by split."""
-    data_files = {
-        name: [{"split": split, "path": path} for split, path in splits.items()]
-        for name, splits in files.items()
-    }
-    configs = [{"config_name": name, "data_files": entries} for name, entries in data_files.items()]
+    configs = []
+    for name, splits in files.items():
+        data_files = [{"split": split, "path": path} for split, path in splits.items()]
+        configs.append({"config_name": name, "data_files": data_files})
     fields = {"license": licence, "pretty_name": title, "tags": tags, "configs": configs}
-    return "".join(
-        [
-            "---\n",
-            *(f"{key}: {compact(field)}\n" for key, field in fields.items()),
-            "---\n",
-        ]
-    )
+    lines = "".join(f"{key}: {compact(field)}\n" for key, field in fields.items())
+    return f"---\n{lines}---\n"
 
 
 def _card(source: ExportedRun) -> str:
@@ -220,8 +185,11 @@ def _card(source: ExportedRun) -> str:
     split = config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
     metrics = run.scores["metrics"].items()
-    rows = [[name, number(estimate["mean"], unknown="undefined")] for name, estimate in metrics]
-    means = ResultTable("", ["metric", "mean"], rows).to_markdown()
+    means = ResultTable(
+        "",
+        ["metric", "mean"],
+        [[name, number(estimate["mean"], unknown="undefined")] for name, estimate in metrics],
+    ).to_markdown()
     try:
         origin = environments.suite(task.partition("/")[0]).release
         release = (

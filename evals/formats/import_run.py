@@ -10,8 +10,7 @@ usage stay unknown. Left out: runs of parts of a split.
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NotRequired, get_args
@@ -29,7 +28,6 @@ from sextant.evals.scoring.score_run import score
 from sextant.tools import schemas
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files
-from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import (
     JsonMapping,
@@ -48,6 +46,8 @@ from sextant.tools.schemas import Amount, Count, Number, StepFields
 
 UNKNOWN = "unknown"
 TOOLS = get_args(Tool)
+# Keys of a line that are those of its trace.
+_TOLD = ("notes", "invented_ids", "unusable", "used_in_part", "fallbacks", "followed")
 
 
 class _Usage(TypedDict):
@@ -67,24 +67,27 @@ class _Step(StepFields):
     usage: NotRequired[_Usage]
 
 
-class ImportedLine(TypedDict):
-    """A line in our own form; the keys from "steps" to "followed" may also stand in "trace"."""
-
+class _RequiredImportedLine(TypedDict):
     query_id: str
     steps: list[_Step]
-    notes: NotRequired[list[str]]
-    invented_ids: NotRequired[Count]
-    unusable: NotRequired[dict[str, Count]]
-    used_in_part: NotRequired[dict[str, Count]]
-    fallbacks: NotRequired[Count]
-    followed: NotRequired[dict[str, str]]
-    usage: NotRequired[_Usage | None]
-    seconds: NotRequired[Amount | None]
-    answer: NotRequired[str | None]
-    error: NotRequired[str | None]
+
+
+class ImportedLine(_RequiredImportedLine, total=False):
+    """A line in our own form; the keys from "steps" to "followed" may also stand in "trace"."""
+
+    notes: list[str]
+    invented_ids: Count
+    unusable: dict[str, Count]
+    used_in_part: dict[str, Count]
+    fallbacks: Count
+    followed: dict[str, str]
+    usage: _Usage | None
+    seconds: Amount | None
+    answer: str | None
+    error: str | None
     # Not read, but it must be the run file's.
-    ranking: NotRequired[list[str]]
-    scores: NotRequired[list[Number] | None]
+    ranking: list[str]
+    scores: list[Number] | None
 
 
 def import_run(
@@ -103,7 +106,6 @@ def import_run(
     `encoded`: ids are percent-encoded; `notes` are for readers of its scores. DataError, with
     nothing left, for a file that does not fit the environment.
     """
-    hashing = start_thread(partial(files.sha256, file))  # which gives Python's lock away
     query_ids = [query.query_id for query in environment.queries]
     task = environment
     own_ids = {release_id: own_id for own_id, release_id in task.release_ids.items()}
@@ -119,14 +121,17 @@ def import_run(
             query.query_id: {"query_id": query.query_id, "steps": []}
             for query in environment.queries
         }
-        for query_id, outcome in _make_traced(run_file, trajectories, environment, counts):
+        for number, row in read_trajectories(trajectories, environment) if trajectories else ():
+            outcome = _make_outcome(run_file, row, depth, f"{trajectories}, line {number}")
             spool.write(files.encode_row(conceal(outcome, own_ids)) + b"\n")
-            del untraced[query_id]
+            _count(run_file, row, depth, counts)
+            counts["traced"] += bool(row["steps"])
+            del untraced[row["query_id"]]
         for row in untraced.values():
             _count(run_file, row, depth, counts)
         imported = {
             "file": file.name,
-            "sha256": hashing.result(),
+            "sha256": files.sha256(file),
             "trajectories": trajectories and files.sha256(trajectories),
             "encoded": encoded,
             "usage": not counts["unpriced"],
@@ -138,8 +143,15 @@ def import_run(
         with run_folder.claim(path, config) as folder:
             spool.seek(0)
             traced_lines = (line[:-1] for line in spool)
-            outcomes = _make_untraced(run_file, untraced.values(), depth)
-            lines = (files.encode_row(conceal(outcome, own_ids)) for outcome in outcomes)
+            lines = (
+                files.encode_row(
+                    conceal(
+                        _make_outcome(run_file, row, depth, f"{file}, query {row['query_id']!r}"),
+                        own_ids,
+                    )
+                )
+                for row in untraced.values()
+            )
             try:
                 folder.replace_outcomes(chain(traced_lines, lines))
             except DataError:
@@ -153,32 +165,6 @@ def import_run(
 def slugify(text: str) -> str:
     """Reduce a text to characters that may be part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:60]
-
-
-def _make_traced(
-    file: RunFile, trajectories: Path | None, environment: Environment, counts: Counter[str]
-) -> Iterator[tuple[str, run_folder.Outcome]]:
-    """Yield the query and the outcome of each trajectory, and count it."""
-    for number, row in read_trajectories(trajectories, environment) if trajectories else ():
-        try:
-            outcome = _make_outcome(file, row, environment.depth)
-        except ValueError as error:
-            raise DataError(f"{trajectories}, line {number}: {error}") from None
-        _count(file, row, environment.depth, counts)
-        counts["traced"] += bool(row["steps"])
-        yield row["query_id"], outcome
-
-
-def _make_untraced(
-    file: RunFile, rows: Iterable[JsonObject], depth: int
-) -> Iterator[run_folder.Outcome]:
-    """Yield the outcomes of queries without a trajectory."""
-    for row in rows:
-        try:
-            outcome = _make_outcome(file, row, depth)
-        except ValueError as error:
-            raise DataError(f"{file.path}, query {row['query_id']!r}: {error}") from None
-        yield outcome
 
 
 def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, JsonObject]]:
@@ -236,15 +222,16 @@ def _make_step(row: JsonMapping, query: Query, environment: Environment, number:
         doc_ids = row.get("doc_ids", [])
         run_folder.check_ranking(list(dict.fromkeys(doc_ids)), query, environment.documents)
         shown, lengths = _shown_and_lengths(row, environment)
-        usage = _make_usage(row["usage"]) if row.get("usage") else Usage()
-        fields = {
-            **row,
-            "doc_ids": doc_ids,
-            "shown": shown,
-            "lengths": lengths if shown else [],
-            "usage": usage,
-        }
-        return schemas.build_dataclass(Step, fields)
+        return schemas.build_dataclass(
+            Step,
+            {
+                **row,
+                "doc_ids": doc_ids,
+                "shown": shown,
+                "lengths": lengths if shown else [],
+                "usage": _make_usage(row["usage"]) if row.get("usage") else Usage(),
+            },
+        )
     except ValueError as error:
         raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
 
@@ -274,35 +261,28 @@ def _make_usage(row: JsonMapping) -> Usage:
     )
 
 
-def _make_trace(row: JsonObject) -> Trace:
+def _make_outcome(file: RunFile, row: JsonObject, depth: int, place: str) -> run_folder.Outcome:
+    """Return the outcome of a row. DataError, with the `place` of the row, if it cannot be one."""
     steps = row["steps"]
-    return Trace(
-        row["query_id"],
-        steps,
-        row.get("notes", [step.argument for step in steps if step.tool == "note"]),
-        row.get("invented_ids", 0),
-        row.get("unusable", {}),
-        row.get("used_in_part", {}),
-        row.get("fallbacks", 0),
-        row.get("followed", {}),
-    )
-
-
-def _make_outcome(file: RunFile, row: JsonObject, depth: int) -> run_folder.Outcome:
-    doc_ids, scores = _find_ranking(file, row)
-    outcome: run_folder.Outcome = {
-        "query_id": row["query_id"],
-        "ranking": doc_ids[:depth],
-        "scores": scores[:depth],
-        "answer": row.get("answer") or "",
-        "trace": trace_json(_make_trace(row)),
-        # A price that is not known is None; config.json says whether the numbers of tokens are
-        # known.
-        "usage": usage_json(row.get("usage") or Usage(paid_usd=None, list_usd=None)),
-        "error": row.get("error"),
-        "seconds": row.get("seconds"),
-    }
-    run_folder.check_new_outcome(outcome)
+    told: JsonObject = {"notes": [step.argument for step in steps if step.tool == "note"]}
+    told |= {key: row[key] for key in _TOLD if key in row}
+    try:
+        doc_ids, scores = _find_ranking(file, row)
+        outcome: run_folder.Outcome = {
+            "query_id": row["query_id"],
+            "ranking": doc_ids[:depth],
+            "scores": scores[:depth],
+            "answer": row.get("answer") or "",
+            "trace": trace_json(Trace(row["query_id"], steps, **told)),
+            # A price that is not known is None; config.json says whether the numbers of tokens are
+            # known.
+            "usage": usage_json(row.get("usage") or Usage(paid_usd=None, list_usd=None)),
+            "error": row.get("error"),
+            "seconds": row.get("seconds"),
+        }
+        run_folder.check_new_outcome(outcome)
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from None
     return outcome
 
 

@@ -56,8 +56,12 @@ def convert_inspect_log(log: Path, folder: Path, epoch: int | None = None) -> Co
     with trajectories.open("wb") as lines:
         for row in rows:
             lines.write(files.dumps(row).encode("utf-8", "backslashreplace") + b"\n")
-    notes = [] if status == "success" else [f"Inspect's log ends with the status {status!r}"]
-    return ConvertedLog(model, rankings, trajectories, notes)
+    return ConvertedLog(
+        model,
+        rankings,
+        trajectories,
+        [] if status == "success" else [f"Inspect's log ends with the status {status!r}"],
+    )
 
 
 def _make_row(sample: JsonObject) -> JsonObject:

@@ -14,9 +14,9 @@ from typing import Any
 from sextant.evals.formats.export_run import ExportedRun
 from sextant.evals.run_folder import CONFIG_FILE, JUDGED_FILE, SCORES_FILE, TREC_FILE, VALUES_FILE
 from sextant.tools.errors import DataError, UsageError
-from sextant.tools.platform import files
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.platform.temporary_changes import changed_environment
+from sextant.tools.records import JsonObject
 
 # The tag by which a run is found again.
 KEY = "sextant.run"
@@ -47,7 +47,9 @@ def write(source: ExportedRun, address: str, *, force: bool) -> list[str]:
     try:
         run_id = _create_run(client, source, address, force=force)
         _log_values(mlflow, client, run_id, source)
-        _log_files(client, run_id, source.run.path)
+        for name in _ARTIFACTS:
+            if (source.run.path / name).is_file():
+                client.log_artifact(run_id, str(source.run.path / name))
         client.set_terminated(run_id)
     except mlflow.MlflowException as error:
         reason = str(error).partition("\n")[0]
@@ -59,10 +61,9 @@ def _create_run(client: Any, source: ExportedRun, address: str, *, force: bool) 
     run = source.run
     experiment_id = _experiment_id(client, run.config["task"], address)
     key = f"{run.path.name} {run.config['data_fingerprint']}"
-    query = f"tags.`{KEY}` = {json.dumps(key)}"
     earlier = client.search_runs(
         [experiment_id],
-        query,
+        f"tags.`{KEY}` = {json.dumps(key)}",
         max_results=1,
     )
     if earlier and not force:
@@ -76,13 +77,13 @@ def _create_run(client: Any, source: ExportedRun, address: str, *, force: bool) 
         "sextant.git_revision": run.config["provenance"].get("git_revision"),
         KEY: key,
     }
-    given_tags = {name: str(value) for name, value in tags.items() if value}
-    created = client.create_run(
-        experiment_id,
-        run_name=run.path.name,
-        tags=given_tags,
+    return str(
+        client.create_run(
+            experiment_id,
+            run_name=run.path.name,
+            tags={name: str(value) for name, value in tags.items() if value},
+        ).info.run_id
     )
-    return str(created.info.run_id)
 
 
 def _experiment_id(client: Any, name: str, address: str) -> str:
@@ -98,26 +99,18 @@ def _experiment_id(client: Any, name: str, address: str) -> str:
 
 
 def _log_values(mlflow: Any, client: Any, run_id: str, source: ExportedRun) -> None:
-    metrics = []
-    for name, value in list_metrics(source).items():
-        metrics.append(mlflow.entities.Metric(name, value, 0, 0))
-    parameters = []
-    for name, text in list_parameters(source).items():
-        parameters.append(mlflow.entities.Param(name, text))
+    metrics = [
+        mlflow.entities.Metric(name, value, 0, 0) for name, value in list_metrics(source).items()
+    ]
+    parameters = [
+        mlflow.entities.Param(name, text) for name, text in list_parameters(source).items()
+    ]
     for start in range(0, max(len(metrics), len(parameters)), _BATCH):
         client.log_batch(
             run_id,
             metrics=metrics[start : start + _BATCH],
             params=parameters[start : start + _BATCH],
         )
-
-
-def _log_files(client: Any, run_id: str, path: Path) -> None:
-    with files.temporary_folder() as folder:
-        for name in _ARTIFACTS:
-            if (path / name).is_file():
-                (folder / name).symlink_to((path / name).resolve())
-        client.log_artifacts(run_id, str(folder))
 
 
 def _connect(address: str) -> tuple[Any, Any]:
@@ -152,15 +145,14 @@ def list_metrics(source: ExportedRun) -> dict[str, float]:
     defined and known.
     """
     scores = source.run.scores
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for metric, estimate in scores["metrics"].items():
         values |= {
             metric: estimate["mean"],
             f"{metric}/low": estimate["low"],
             f"{metric}/high": estimate["high"],
         }
-    losses = scores.get("losses") or {"at": {}}
-    for cutoff, shares in losses["at"].items():
+    for cutoff, shares in (scores.get("losses") or {"at": {}})["at"].items():
         values |= {f"losses_at_{cutoff}/{fate}": share for fate, share in shares.items()}
     values |= {f"usage/{key}": value for key, value in scores["usage"].items()}
     values |= {key: scores[key] for key in ("queries", "failed")}
@@ -168,8 +160,9 @@ def list_metrics(source: ExportedRun) -> dict[str, float]:
 
 
 def _name(name: str) -> str:
-    plain = name.replace(" [", "/").replace("]", "").replace("@", "_at_")
-    return re.sub(r"[^A-Za-z0-9_./ :-]", "_", plain)[:250]
+    return re.sub(
+        r"[^A-Za-z0-9_./ :-]", "_", name.replace(" [", "/").replace("]", "").replace("@", "_at_")
+    )[:250]
 
 
 def _text(value: Any) -> str:

@@ -158,12 +158,13 @@ class _Trace:
         error = query.outcome["error"]
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
         self._began = (source.run.path / OUTCOMES_FILE).stat().st_mtime_ns - round(seconds * 1e9)
-        attributes = {
-            "service.name": "sextant",
-            "openinference.project.name": source.run.config["task"],
-        }
         self._common: JsonObject = {
-            "resource": Resource(attributes),
+            "resource": Resource(
+                {
+                    "service.name": "sextant",
+                    "openinference.project.name": source.run.config["task"],
+                }
+            ),
             "instrumentation_scope": _SCOPE,
         }
         # The status of the first span.
@@ -187,13 +188,16 @@ class _Trace:
             int(span_digest.hexdigest()[:16], 16),
             is_remote=False,
         )
-        texts = {
-            key: encodable([value])[0]
-            for key, value in attributes.items()
-            if isinstance(value, str)
-        }
         fields = self._common | {
-            "attributes": {"openinference.span.kind": span_kind, **attributes, **texts}
+            "attributes": {
+                "openinference.span.kind": span_kind,
+                **attributes,
+                **{
+                    key: encodable([value])[0]
+                    for key, value in attributes.items()
+                    if isinstance(value, str)
+                },
+            }
         }
         fields["status"] = Status() if parent else self._status
         fields["start_time"], fields["end_time"] = (
@@ -207,10 +211,6 @@ def _of_query(query: ExportedQuery, source: ExportedRun) -> JsonObject:
     config = source.run.config
     ranking = query.outcome["ranking"]
     answer = query.outcome.get("answer") or ""
-    named = {
-        "retriever": config["retriever"]["name"],
-        "lm": config["lm"]["name"],
-    }
     return {
         "input.value": query.text,
         "output.value": answer or compact(ranking),
@@ -218,13 +218,23 @@ def _of_query(query: ExportedQuery, source: ExportedRun) -> JsonObject:
         "session.id": source.run.path.name,
         "agent.name": config["program"],
         "tag.tags": [config["task"], config["split"]],
-        "metadata": compact({"query_id": query.query_id, **named, "relevant": query.relevant}),
+        "metadata": compact(
+            {
+                "query_id": query.query_id,
+                "retriever": config["retriever"]["name"],
+                "lm": config["lm"]["name"],
+                "relevant": query.relevant,
+            }
+        ),
     }
 
 
 def _of_step(step: Step, query: ExportedQuery) -> JsonObject:
-    texts = {"input.value": step.argument, "output.value": step.refused}
-    attributes: JsonObject = {name: text for name, text in texts.items() if text}
+    attributes: JsonObject = {
+        name: text
+        for name, text in {"input.value": step.argument, "output.value": step.refused}.items()
+        if text
+    }
     if step.tool == "search":
         instruction = {"instruction": step.instruction} if step.instruction else {}
         attributes["metadata"] = compact(

@@ -62,37 +62,28 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
     if not source.has_judged:
         (folder / "qrels.trec").unlink()
         (folder / "relevant.trec").unlink()
-    return _notes(units=units, empty=empty, fractions=fractions)
+    notes = {
+        "run.trec ranks what is judged, documents.trec the passages or documents that were handed "
+        "in": units,
+        f"no ranking for {queries(empty)}: each counts 0 in our means, and trec_eval leaves it "
+        "out": empty,
+        "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does": (
+            fractions
+        ),
+    }
+    return [note for note, is_so in notes.items() if is_so]
 
 
 def _copy_run(source: ExportedRun, folder: Path) -> None:
-    chosen = set()
-    for query_id in source.query_ids:
-        chosen.add(encode_trec_id(query_id).encode("utf-8", "backslashreplace"))
+    chosen = {
+        encode_trec_id(query_id).encode("utf-8", "backslashreplace")
+        for query_id in source.query_ids
+    }
     with (
         (source.run.path / TREC_FILE).open("rb") as lines,
         (folder / TREC_FILE).open("wb") as copy,
     ):
         copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
-
-
-def _notes(*, units: bool, empty: int, fractions: bool) -> list[str]:
-    notes = []
-    if units:
-        notes.append(
-            "run.trec ranks what is judged, documents.trec the passages or documents that were "
-            "handed in"
-        )
-    if empty:
-        notes.append(
-            f"no ranking for {queries(empty)}: each counts 0 in our means, and trec_eval leaves it "
-            "out"
-        )
-    if fractions:
-        notes.append(
-            "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does"
-        )
-    return notes
 
 
 def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
@@ -182,13 +173,13 @@ class RunFile:
         try:
             check_ranking(doc_ids, query, self._environment.documents)
         except InvalidRanking as wrong:
-            numbered = zip(lines.line_numbers, doc_ids, strict=True)
-            of_document = [number for number, doc_id in numbered if doc_id == wrong.doc_id]
+            of_document = [
+                number
+                for number, doc_id in zip(lines.line_numbers, doc_ids, strict=True)
+                if doc_id == wrong.doc_id
+            ]
             # The second line of a document that is there twice.
             raise self._wrong(of_document[:2][-1], str(wrong)) from None
-
-    def _decode_id(self, raw: bytes) -> str:
-        return unquote(raw.decode(), errors="strict") if self._encoded else raw.decode()
 
     def _identify(self, subject: str, encoded: bytes, line: int) -> str:
         environment = self._environment
@@ -196,7 +187,7 @@ class RunFile:
             self._known_queries if subject == "query" else environment.documents
         )
         try:
-            name = self._decode_id(encoded)
+            name = unquote(encoded.decode(), errors="strict") if self._encoded else encoded.decode()
         except UnicodeDecodeError:
             raise self._wrong(line, f"{encoded!r} is not UTF-8 when it is decoded") from None
         if name in names:
