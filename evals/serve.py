@@ -11,7 +11,6 @@ import os
 import secrets
 import sys
 from dataclasses import fields
-from importlib import import_module
 
 from sextant.evals.running.request import Request
 from sextant.evals.serving.client_config import TOKEN, ServerAddress, print_config
@@ -19,7 +18,6 @@ from sextant.tools.errors import UsageError
 from sextant.tools.models.model_spec import ModelSettings
 from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import CommandParser, cost, positive, print_stderr, run_and_leave
-from sextant.tools.platform.installation import explain_missing
 
 # A door -> what serves a host there, as serve(host, place).
 DOORS = {
@@ -115,23 +113,38 @@ def command(arguments: argparse.Namespace) -> int:
     """Serve until every query is answered, then score; exit code 7 if queries failed or
     are pending.
     """
-    if not arguments.rewards:
-        _refuse_options_of_rewards(arguments)
+    of_rewards = [f"--{name.replace('_', '-')}" for name in _OF_REWARDS if getattr(arguments, name)]
+    if of_rewards and not arguments.rewards:
+        raise UsageError(
+            f"{' and '.join(of_rewards)}: no reward is told without --rewards; add --rewards, or "
+            "leave the option out"
+        )
     address = _place(arguments)
     arguments.program = f"served:{arguments.agent}"
     request = cli_options.from_options(Request, vars(arguments))
     request.check_names()
+    from sextant.evals.serving import episode, episode_server  # what a run takes: not for --help
+
+    door = next(door for name, door in DOORS.items() if getattr(arguments, name))
     if arguments.print_config:
         words = [word for word in sys.argv[1:] if word != "--print-config"]
         # Paths may be read in another folder.
-        runs = ["--runs", str(request.runs.resolve())]
-        print_config(address, [sys.executable, "-m", "sextant.evals.serve", *words, *runs])
-        if missing := _find_missing(arguments):
+        print_config(
+            address,
+            [
+                sys.executable,
+                "-m",
+                "sextant.evals.serve",
+                *words,
+                "--runs",
+                str(request.runs.resolve()),
+            ],
+        )
+        try:
+            episode_server.load_door(door)
+        except UsageError as missing:
             print_stderr(f"before an agent can come in, {missing}")
         return 0
-    from sextant.evals.serving import episode, episode_server  # what a run takes: not for --help
-
-    name = next(door for door in DOORS if getattr(arguments, door))
     reward = None
     if arguments.rewards:
         reward = episode.RewardSettings(
@@ -141,34 +154,10 @@ def command(arguments: argparse.Namespace) -> int:
             arguments.token_cost,
             arguments.allow_test,
         )
-    result = episode_server.serve_command(
-        DOORS[name], request, address, reward, repeat=arguments.repeat
-    )
+    result = episode_server.serve_command(door, request, address, reward, repeat=arguments.repeat)
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0
-
-
-def _refuse_options_of_rewards(arguments: argparse.Namespace) -> None:
-    options = [f"--{name.replace('_', '-')}" for name in _OF_REWARDS if getattr(arguments, name)]
-    if options:
-        says = "says" if len(options) == 1 else "say"
-        raise UsageError(
-            f"{' and '.join(options)} {says} what a reward is, and none is told without --rewards; "
-            f"add --rewards, or leave it out"
-        )
-
-
-def _find_missing(arguments: argparse.Namespace) -> str:
-    """Return how to install the missing packages of the door; "" if there are none."""
-    door = next(door for name, door in DOORS.items() if getattr(arguments, name))
-    module, _, _ = door.partition(":")
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        extra = module.rpartition(".")[2]
-        return f"it needs {explain_missing(error.name, extra)}"
-    return ""
 
 
 def _place(arguments: argparse.Namespace) -> ServerAddress:

@@ -7,9 +7,9 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sextant.tools.platform.cli import print_stdout
+from sextant.tools.records import JsonObject
 from sextant.tools.schemas import to_toml, toml_lines
 
 TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
@@ -39,7 +39,7 @@ class ServerAddress:
             return self.address == "localhost"
 
 
-def http_server_config(url: str, token: str) -> dict[str, Any]:
+def http_server_config(url: str, token: str) -> JsonObject:
     """Return a server of MCP over HTTP, as .mcp.json and others have it; `token` may be a variable's name in braces."""
     return {"type": "http", "url": url} | (
         {"headers": {"Authorization": f"Bearer {token}"}} if token else {}

@@ -83,11 +83,8 @@ class Connection(_Protocol):
     @property
     def is_whole(self) -> bool:
         """Whether a request has been read to its end, and is being answered."""
-        return self._has_head and not self.cycle.more_body
-
-    @property
-    def _has_head(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        has_head = self.cycle is not None and not self.cycle.response_complete
+        return has_head and not self.cycle.more_body
 
     def _wait(self) -> None:
         self.waiting_since = self.loop.time()
@@ -128,9 +125,12 @@ class Connection(_Protocol):
         )
         if not self.transport.is_closing() and not answered_early:
             body = json.dumps({"error": reason}).encode()
-            head = (
-                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: "
-                f"application/json\r\nconnection: close\r\n"
+            self.transport.write(
+                (
+                    f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: "
+                    f"application/json\r\nconnection: close\r\n"
+                    f"content-length: {len(body)}\r\n\r\n"
+                ).encode()
+                + body
             )
-            self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()

@@ -136,19 +136,14 @@ class RewardSettings:
             try:
                 amount = schemas.validate(Amount, getattr(self, name))
             except ValueError:
-                wrong = f"{name} is {getattr(self, name)!r}"
                 raise UsageError(
-                    f"{wrong}; what is taken off a reward is a number of at least 0"
+                    f"{name} is {getattr(self, name)!r}; "
+                    "what is taken off a reward is a number of at least 0"
                 ) from None
             object.__setattr__(self, name, amount)
         object.__setattr__(self, "metric", canonicalize_metric(self.metric))
         if self.metric:
             check_metric(self.metric)
-        if is_pairwise(self.metric):
-            raise UsageError(
-                f"{self.metric} compares two queries, so it is no reward of one; name another "
-                f"--reward"
-            )
 
 
 @dataclass(eq=False, slots=True)
@@ -172,10 +167,10 @@ class EpisodeFactory:
             if self.environment
             else {}
         )
-        if self.reward and is_pairwise(self.reward.metric or self.environment.metric):
+        metric = self.reward and (self.reward.metric or self.environment.metric)
+        if metric and is_pairwise(metric):
             raise UsageError(
-                f"{self.environment.metric} compares two queries, so it is no reward; name a "
-                f"--reward"
+                f"{metric} compares two queries, so it is no reward of one; name another --reward"
             )
 
     def open(self, query_id: str = "") -> "Episode":
@@ -195,9 +190,19 @@ class EpisodeFactory:
 
     def value(self, query_id: str, submission: Submission) -> float:
         """Return the metric of a submission; 0 if it is undefined."""
-        outcome = {"ranking": submission.ranking, "scores": submission.scores}
-        metric = (self.reward and self.reward.metric) or self.environment.metric
-        return compute(metric, query_id, {query_id: ranking_of(outcome)}, self.environment) or 0.0
+        return (
+            compute(
+                (self.reward and self.reward.metric) or self.environment.metric,
+                query_id,
+                {
+                    query_id: ranking_of(
+                        {"ranking": submission.ranking, "scores": submission.scores}
+                    )
+                },
+                self.environment,
+            )
+            or 0.0
+        )
 
 
 class Episode:
@@ -228,29 +233,21 @@ class Episode:
         with self._lock:
             steps = self.desk.session.trace.steps
             limits = self.desk.session.limits
-            taken_steps = [
-                {
-                    "tool": step.tool,
-                    "argument": step.argument,
-                    "doc_ids": list(step.doc_ids),
-                }
-                for step in steps
-            ]
             calls_by_tool = Counter[str](step.tool for step in steps if not step.refused)
-            most = {
-                "searches": (limits.searches, "search"),
-                "reads": (limits.reads, "read"),
-            }
-            left = {
-                name: None if limit is None else limit - calls_by_tool[tool]
-                for name, (limit, tool) in most.items()
-            }
-            description = {
+            left = {}
+            for name, tool in (("searches", "search"), ("reads", "read")):
+                limit = getattr(limits, name)
+                left[name] = None if limit is None else limit - calls_by_tool[tool]
+            return {
                 **query_for_agent(self.query),
                 "over": self.over,
                 "selected": [*self.desk.selected],
+                "left": left,
+                "steps": [
+                    {"tool": step.tool, "argument": step.argument, "doc_ids": list(step.doc_ids)}
+                    for step in steps
+                ],
             }
-            return {**description, "left": left, "steps": taken_steps}
 
     def act(self, tool: str, arguments: Any) -> Observation:
         """Use a tool, with arguments as tools/models/answers/arguments.py reads them.
@@ -259,8 +256,12 @@ class Episode:
         """
         with self._lock, session.as_current(self.desk.session):
             if self.over:
-                over = as_json({"error": "this episode is over"})
-                return Observation(over, 0.0, done=True, refused=HTTPStatus.CONFLICT)
+                return Observation(
+                    as_json({"error": "this episode is over"}),
+                    0.0,
+                    done=True,
+                    refused=HTTPStatus.CONFLICT,
+                )
             refused = None
             try:
                 if tool not in TOOLS:
@@ -270,8 +271,11 @@ class Episode:
                     )
                 text = getattr(self, tool)(**read_arguments(tool, arguments))
             except (SessionRefusal, InvalidAnswer) as refusal:
-                limit = isinstance(refusal, SessionRefusal)
-                refused = HTTPStatus.CONFLICT if limit else HTTPStatus.UNPROCESSABLE_ENTITY
+                refused = (
+                    HTTPStatus.CONFLICT
+                    if isinstance(refusal, SessionRefusal)
+                    else HTTPStatus.UNPROCESSABLE_ENTITY
+                )
                 text = as_json({"error": str(refusal)})
             finally:
                 self.touch()
@@ -345,25 +349,23 @@ class Episode:
 
         A lone text that has several of them is read as their list.
         """
-        surfaced = self._list_surfaced()
+        # The documents that the agent may name.
+        surfaced = {
+            *self.desk.best_rank,
+            *((self.query.candidates or frozenset()) - self.query.excluded),
+        }
         for separator in (
             (r"[,;\n]", r"\s") if len(doc_ids) == 1 and doc_ids[0] not in surfaced else ()
         ):
             names = [part.strip(_AROUND_IDS) for part in re.split(separator, doc_ids[0])]
             if surfaced.intersection(names):
                 return list(filter(None, names))
-        bare = [doc_id.strip(_AROUND_IDS) for doc_id in doc_ids]
         return [
             title if doc_id not in surfaced and title in surfaced else doc_id
-            for doc_id, title in zip(doc_ids, bare, strict=True)
+            for doc_id, title in zip(
+                doc_ids, [doc_id.strip(_AROUND_IDS) for doc_id in doc_ids], strict=True
+            )
         ]
-
-    def _list_surfaced(self) -> set[str]:
-        """Return the ids of the documents that the agent may name."""
-        return {
-            *self.desk.best_rank,
-            *((self.query.candidates or frozenset()) - self.query.excluded),
-        }
 
     def charge(self, reported: Any) -> None:
         """Book the reported usage of the agent's own model. UsageError if it does not fit `ReportedUsage`.
@@ -371,10 +373,11 @@ class Episode:
         SessionRefusal once the episode is over: its outcome is written, and nothing is booked.
         """
         try:
-            given_values = {
-                name: value for name, value in read_object(reported).items() if value is not None
-            }
-            used: ReportedUsage = schemas.validate(ReportedUsage, given_values, strict=False)
+            used: ReportedUsage = schemas.validate(
+                ReportedUsage,
+                {name: value for name, value in read_object(reported).items() if value is not None},
+                strict=False,
+            )
         except ValueError as error:
             raise UsageError(f"what the agent has used cannot be booked: {error}") from None
         tokens_in = used.get("tokens_in", 0)
@@ -408,10 +411,11 @@ class Episode:
     def value_so_far(self) -> float:
         """Return the metric of its submission, or of the ranking that its trace would submit now."""
         with self._lock:
-            handed_in = self.submission or Submission(
-                anytime_ranking(self.desk.session), self.desk.session.trace
+            return self.world.value(
+                self.query.query_id,
+                self.submission
+                or Submission(anytime_ranking(self.desk.session), self.desk.session.trace),
             )
-            return self.world.value(self.query.query_id, handed_in)
 
     def leave(self) -> None:
         """End the episode without an outcome: its query is asked again."""
@@ -454,10 +458,12 @@ class Episode:
         return worth - paid_before + 0.0  # which is never -0.0
 
     def _recall(self, potential: str) -> float:
-        steps = [
-            step for step in self.desk.session.trace.steps if step.tool == POTENTIALS[potential]
-        ]
-        units = {self._unit_of(doc_id) for step in steps for doc_id in step.doc_ids}
+        units = {
+            self._unit_of(doc_id)
+            for step in self.desk.session.trace.steps
+            if step.tool == POTENTIALS[potential]
+            for doc_id in step.doc_ids
+        }
         return (
             len(units.intersection(self._relevant)) / len(self._relevant) if self._relevant else 0.0
         )
@@ -494,6 +500,14 @@ def describe(tool: str) -> JsonObject:
         }
         if parameter.default not in (None, parameter.empty):
             fields[name]["default"] = parameter.default
-    required = [name for name, one in tool_parameters(tool).items() if one.default is one.empty]
-    schema = {"type": "object", "properties": fields, "required": required}
-    return {"name": tool, "description": summary, "parameters": schema}
+    return {
+        "name": tool,
+        "description": summary,
+        "parameters": {
+            "type": "object",
+            "properties": fields,
+            "required": [
+                name for name, one in tool_parameters(tool).items() if one.default is one.empty
+            ],
+        },
+    }

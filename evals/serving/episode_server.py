@@ -259,6 +259,18 @@ def serve_episodes(
     return evaluate.run_request(_checked(request, reward), report, answer=answer)
 
 
+def load_door(door: str) -> Any:
+    """Return the function that a door, "module:function", names.
+
+    UsageError for one whose packages are not installed.
+    """
+    try:
+        return load_object("door", door, {door: door})
+    except ModuleNotFoundError as error:
+        extra = door.partition(":")[0].rpartition(".")[2]
+        raise UsageError(f"it needs {explain_missing(error.name, extra)}") from None
+
+
 def serve_command(
     door: str,
     request: Request,
@@ -271,12 +283,8 @@ def serve_command(
 
     A function that the door returns is called at the end: it lets clients go that have come for more queries.
     """
-    try:
-        through = load_object("door", door, {door: door})
-        ends = []
-    except ModuleNotFoundError as error:
-        extra = door.partition(":")[0].rpartition(".")[2]
-        raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None
+    through = load_door(door)
+    ends = []
     result = serve_episodes(
         request,
         lambda host: ends.append(through(host, address)),
@@ -293,8 +301,10 @@ def serve_command(
 
 def _checked(request: Request, reward: RewardSettings | None) -> Request:
     if reward and request.split != "dev" and not reward.allow_test:
-        problem = f"rewards would tell how good answers to {request.split} queries are"
-        raise UsageError(f"{problem}; take the split dev, or allow it (--allow-test)")
+        raise UsageError(
+            f"rewards would tell how good answers to {request.split} queries are; "
+            "take the split dev, or allow it (--allow-test)"
+        )
     if not request.program.startswith("served:"):
         raise UsageError(f"an agent outside is called served:NAME, not {request.program}")
     if request.compiled or request.prompts:

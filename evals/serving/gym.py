@@ -19,6 +19,7 @@ from sextant.evals.serving.episode import EpisodeFactory, query_for_agent
 from sextant.evals.serving.episode_server import EpisodeServer
 from sextant.evals.serving.rl_training import MOST, Turns, open_training, registered_names
 from sextant.programs.search_tools import as_json
+from sextant.tools.records import JsonObject
 
 
 class AnyText(gymnasium.spaces.Text):
@@ -59,8 +60,8 @@ class SearchEnv(gymnasium.Env[str, str]):
         self._turns: Turns | None = None
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+        self, *, seed: int | None = None, options: JsonObject | None = None
+    ) -> tuple[str, JsonObject]:
         """Start an episode of options["query_id"]; without it of any query, or of the next query of
         a run.
         """
@@ -72,7 +73,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         self._turns = Turns(self.world, query_id, self.max_turns)
         return as_json(query_for_agent(self._turns.episode.query)), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[str, float, bool, bool, JsonObject]:
         """Call a tool."""
         assert self._turns, "call reset first"
         observation = self._turns.take(action)

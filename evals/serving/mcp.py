@@ -130,14 +130,11 @@ class McpSessions:
         if not (host := self.host):
             return {}
         task = host.environment
-        description = {
+        return {
             "task": task.task,
             "split": task.split,
             "objective": task.queries[0].objective,
             "metric": task.metric,
-        }
-        return {
-            **description,
             "documents": len(task.documents),
             "ranking": host.depth,
             **host.state(),
@@ -199,8 +196,7 @@ class McpServer:
         if self.clients.host:
             self.server.add_request_handler("server/discover", types.RequestParams, self._discover)
         bare = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # which Guard is
-        server = self.server
-        application = server.streamable_http_app(
+        application = self.server.streamable_http_app(
             json_response=True, session_idle_timeout=IDLE, transport_security=bare
         )
 
@@ -209,8 +205,10 @@ class McpServer:
                 await application(scope, receive, send)
                 return
             if scope["path"] != PATH:
-                elsewhere = {"error": f"there is nothing here; the tools are at {PATH}"}
-                await JSONResponse(elsewhere, HTTPStatus.NOT_FOUND)(scope, receive, send)
+                await JSONResponse(
+                    {"error": f"there is nothing here; the tools are at {PATH}"},
+                    HTTPStatus.NOT_FOUND,
+                )(scope, receive, send)
                 return
             if scope["method"] == "POST":
                 body = (await receive())["body"]  # which Guard has read as a whole
@@ -223,10 +221,18 @@ class McpServer:
                     return
                 receive = replay(body, receive)
             # There are no events to begin again at.
-            headers = [
-                (name, value) for name, value in scope["headers"] if name != b"last-event-id"
-            ]
-            await application({**scope, "headers": headers}, receive, send)
+            await application(
+                {
+                    **scope,
+                    "headers": [
+                        (name, value)
+                        for name, value in scope["headers"]
+                        if name != b"last-event-id"
+                    ],
+                },
+                receive,
+                send,
+            )
             if scope["method"] == "DELETE":
                 await run_sync(self.clients.leave, Headers(scope=scope).get(SESSION, ""))
 
@@ -238,17 +244,16 @@ class McpServer:
         options = self.server.create_initialization_options()
 
         async def refuse(error: NoMessage) -> None:
-            answer = types.JSONRPCError.model_validate(error.as_answer())
-            await ours.send(SessionMessage(answer))
+            await ours.send(SessionMessage(types.JSONRPCError.model_validate(error.as_answer())))
 
         lines: Any = read_lines(pending_ids, refuse)
         async with stdio_server(stdin=lines) as (theirs, ours):
             await self.server.run(theirs, Answers(ours, pending_ids), options)
 
     async def _discover(self, context: Any, params: Any) -> types.DiscoverResult:
-        versions = list(HANDSHAKE_PROTOCOL_VERSIONS)
         return types.DiscoverResult(
-            supported_versions=versions, capabilities=self.server.get_capabilities()
+            supported_versions=list(HANDSHAKE_PROTOCOL_VERSIONS),
+            capabilities=self.server.get_capabilities(),
         )
 
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
@@ -259,13 +264,17 @@ class McpServer:
         return types.ListToolsResult(tools=[first, *tools])
 
     async def _list_resources(self, context: Any, params: Any) -> types.ListResourcesResult:
-        listed = [
-            types.Resource(
-                uri=uri, name=uri.rpartition("/")[2], description=text, mime_type="application/json"
-            )
-            for uri, text in RESOURCES.items()
-        ]
-        return types.ListResourcesResult(resources=listed)
+        return types.ListResourcesResult(
+            resources=[
+                types.Resource(
+                    uri=uri,
+                    name=uri.rpartition("/")[2],
+                    description=text,
+                    mime_type="application/json",
+                )
+                for uri, text in RESOURCES.items()
+            ]
+        )
 
     async def _read_resource(
         self, context: Any, params: types.ReadResourceRequestParams
@@ -277,14 +286,16 @@ class McpServer:
                 raise SessionRefusal(
                     f"there is no such resource; there are {' and '.join(RESOURCES)}"
                 )
-            read = partial(self._read, client, uri)
-            result = await self._calls.run(client, read)
+            result = await self._calls.run(client, partial(self._read, client, uri))
         except (SessionRefusal, TooManyCalls) as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
-        text = types.TextResourceContents(
-            uri=uri, text=as_json(result), mime_type="application/json"
+        return types.ReadResourceResult(
+            contents=[
+                types.TextResourceContents(
+                    uri=uri, text=as_json(result), mime_type="application/json"
+                )
+            ]
         )
-        return types.ReadResourceResult(contents=[text])
 
     def _read(self, client: str, uri: str) -> JsonObject:
         """Return the contents of a resource."""
@@ -315,12 +326,14 @@ class McpServer:
         if not self.clients.host:
             return request_token(context.request.headers)
         if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            data = {
-                "supported": list(HANDSHAKE_PROTOCOL_VERSIONS),
-                "requested": context.protocol_version,
-            }
-            problem = "an episode needs a session; begin with initialize"
-            raise MCPError(types.UNSUPPORTED_PROTOCOL_VERSION, problem, data)
+            raise MCPError(
+                types.UNSUPPORTED_PROTOCOL_VERSION,
+                "an episode needs a session; begin with initialize",
+                {
+                    "supported": list(HANDSHAKE_PROTOCOL_VERSIONS),
+                    "requested": context.protocol_version,
+                },
+            )
         return str(context.request.headers[SESSION])
 
     def _act(

@@ -82,8 +82,7 @@ async def read_lines(
     os.dup2(nothing, 0)
     os.close(nothing)
     # A thread may still read from it at the end, so nothing closes it.
-    wire = os.fdopen(descriptor, "rb", closefd=False)
-    async for line in anyio.wrap_file(wire):
+    async for line in anyio.wrap_file(os.fdopen(descriptor, "rb", closefd=False)):
         if not line.strip(b"\xef\xbb\xbf \t\r\n"):
             continue
         try:

@@ -121,8 +121,12 @@ def serve(host: EpisodeServer, address: ServerAddress) -> None:
 
 def application(host: EpisodeServer, address: ServerAddress) -> Any:
     """Return the environment as an ASGI application."""
-    make = partial(OpenEnvSearch, host, address.rewards)
-    app = create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most)
+    app = create_fastapi_app(
+        partial(OpenEnvSearch, host, address.rewards),
+        SearchAction,
+        SearchObservation,
+        max_concurrent_envs=host.most,
+    )
     for refused in (*_STATUSES, HTTPException, RequestValidationError):
         app.add_exception_handler(refused, _refuse)
     return FrameReader(app)

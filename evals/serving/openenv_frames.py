@@ -31,11 +31,15 @@ class WrongFrame(Exception):
 
     def as_answer(self) -> str:
         """Return the answer that says so, as that server writes its own."""
-        data = {
-            "message": replace_surrogates(str(self)),
-            "code": self.code,
-        }
-        return json.dumps({"type": "error", "data": data})
+        return json.dumps(
+            {
+                "type": "error",
+                "data": {
+                    "message": replace_surrogates(str(self)),
+                    "code": self.code,
+                },
+            }
+        )
 
 
 def read_frame(frame: str | bytes, *, typed: bool = True) -> str:
@@ -49,8 +53,11 @@ def read_frame(frame: str | bytes, *, typed: bool = True) -> str:
     except ValueError as error:
         raise WrongFrame(f"this is {error}", _INVALID_JSON) from None
     if not isinstance(message, dict):
-        form = '{"type": "step", "data": {"tool": "search", "arguments": {"query": "..."}}}'
-        raise WrongFrame(f"this is no message: send a JSON object like {form}", _WRONG_FORM)
+        raise WrongFrame(
+            "this is no message: send a JSON object like "
+            '{"type": "step", "data": {"tool": "search", "arguments": {"query": "..."}}}',
+            _WRONG_FORM,
+        )
     message_type = message.get("type")
     if typed and message_type not in TYPES:
         shown = json.dumps(message_type)[:SHOWN]

@@ -113,16 +113,18 @@ def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
         add(path, show, methods=["HEAD"], include_in_schema=False)
     add(session, rest.leave, methods=["DELETE"])
     posts: list[tuple[str, Callable[..., Any], JsonObject]] = [
-        ("/sessions", rest.open, Opening.model_json_schema())
-    ]
-    posts += [("/retrieve", rest.retrieve, SearchR1Request.model_json_schema())]
-    posts += [(f"{session}/usage", rest.charge, schemas.schema(ReportedUsage))]
-    posts += [
-        (f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS
+        ("/sessions", rest.open, Opening.model_json_schema()),
+        ("/retrieve", rest.retrieve, SearchR1Request.model_json_schema()),
+        (f"{session}/usage", rest.charge, schemas.schema(ReportedUsage)),
+        *((f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS),
     ]
     for path, answer, schema in posts:
-        body = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
-        add(path, answer, methods=["POST"], openapi_extra=body)
+        add(
+            path,
+            answer,
+            methods=["POST"],
+            openapi_extra={"requestBody": {"content": {"application/json": {"schema": schema}}}},
+        )
     app.add_exception_handler(Refusal, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_form)
     page = _page(app.openapi()["paths"])
@@ -201,9 +203,11 @@ class RestApi:
             if observation.refused:
                 parts["error"] = json.dumps(json.loads(observation.text)["error"])
             members = [f'"{name}": {part}' for name, part in parts.items()]
-            made = f"{{{', '.join(members)}}}"
-            status = observation.refused or HTTPStatus.OK
-            return Response(made.encode("utf-8", "replace"), status, media_type="application/json")
+            return Response(
+                f"{{{', '.join(members)}}}".encode("utf-8", "replace"),
+                observation.refused or HTTPStatus.OK,
+                media_type="application/json",
+            )
 
         use.__name__ = tool
         use.__doc__ = describe(tool)["description"]
@@ -235,8 +239,11 @@ class RestApi:
             for start in range(0, len(batch.queries), TOGETHER):
                 if await request.is_disconnected():
                     break
-                texts = batch.queries[start : start + TOGETHER]
-                chunks.append(await self._queue.run(partial(self._retrieve_part, texts, batch)))
+                chunks.append(
+                    await self._queue.run(
+                        partial(self._retrieve_part, batch.queries[start : start + TOGETHER], batch)
+                    )
+                )
         return Response(b'{"result": [' + b", ".join(chunks) + b"]}", media_type="application/json")
 
     def _retrieve_part(self, texts: list[str], batch: SearchR1Request) -> bytes:
@@ -270,24 +277,17 @@ class RestApi:
         query: str,
         k: int,
     ) -> Response:
-        candidates = []
-        for rank, hit in enumerate(self._search([query], k)[0], start=1):
-            candidates.append(
-                {
-                    "docid": hit.doc_id,
-                    "score": hit.score,
-                    "rank": rank,
-                    "doc": self._documents[hit.doc_id].text,
-                }
-            )
-        return _as_json(
+        candidates = [
             {
-                "api": "v1",
-                "index": index,
-                "query": {"text": query},
-                "candidates": candidates,
+                "docid": hit.doc_id,
+                "score": hit.score,
+                "rank": rank,
+                "doc": self._documents[hit.doc_id].text,
             }
-        )
+            for rank, hit in enumerate(self._search([query], k)[0], start=1)
+        ]
+        answer = {"api": "v1", "index": index, "query": {"text": query}, "candidates": candidates}
+        return Response(json.dumps(answer), media_type="application/json")
 
     def _check_search(self, searches: int, k: int) -> None:
         """Refuse searches without a session if the run has none, and such as find too much."""
@@ -332,10 +332,6 @@ def _refuse_form(_: Request, refusal: Any) -> Response:
     return Answer({"error": f"{location}: {wrong['msg']}"}, 422)
 
 
-def _as_json(value: Any) -> Response:
-    return Response(json.dumps(value), media_type="application/json")
-
-
 def _page(paths: JsonObject) -> str:
     """Return the description as a page that loads nothing."""
     rows = "".join(
@@ -344,11 +340,10 @@ def _page(paths: JsonObject) -> str:
         for path, methods in paths.items()
         for method, call in methods.items()
     )
-    help_text = (
-        "Arguments are JSON objects. <a href=openapi.json>openapi.json</a> has them all, in "
-        "OpenAPI's words."
-    )
     return (
         f"<!doctype html><html "
-        f"lang=en><title>Sextant</title><h1>Sextant</h1><p>{help_text}</p><dl>{rows}</dl></html>"
+        f"lang=en><title>Sextant</title><h1>Sextant</h1><p>"
+        "Arguments are JSON objects. <a href=openapi.json>openapi.json</a> has them all, in "
+        "OpenAPI's words."
+        f"</p><dl>{rows}</dl></html>"
     )

@@ -26,6 +26,7 @@ from sextant.evals.serving.episode_server import open_training_pool
 from sextant.programs.search_tools import as_json
 from sextant.tools.platform import cli_options
 from sextant.tools.platform.files import read_object
+from sextant.tools.records import JsonObject
 
 MOST = 32  # turns of an episode, unless told otherwise
 _CALL_START = "<tool_call>"
@@ -76,17 +77,14 @@ def describe_tools() -> str:
     )
 
 
-def prompt_rows(world: EpisodeFactory, *, described: bool = False) -> list[dict[str, Any]]:
+def prompt_rows(world: EpisodeFactory, *, described: bool = False) -> list[JsonObject]:
     """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
     system = [{"role": "system", "content": describe_tools()}] if described else []
-    prompts = {
-        query_id: {"role": "user", "content": as_json(query_for_agent(query))}
-        for query_id, query in world.queries.items()
-    }
-    return [
-        {"prompt": [*system, message], "query_id": query_id}
-        for query_id, message in prompts.items()
-    ]
+    rows = []
+    for query_id, query in world.queries.items():
+        message = {"role": "user", "content": as_json(query_for_agent(query))}
+        rows.append({"prompt": [*system, message], "query_id": query_id})
+    return rows
 
 
 def registered_names() -> dict[str, str]:
@@ -124,8 +122,12 @@ class Turns:
         if self.cut:
             reward += self.episode.cut()
         text = "\n".join(one.text for one in observations)
-        refused = next((one.refused for one in observations if one.refused), None)
-        return Observation(text, reward, self.episode.over, refused)
+        return Observation(
+            text,
+            reward,
+            self.episode.over,
+            next((one.refused for one in observations if one.refused), None),
+        )
 
 
 def _tagged_calls(text: str) -> list[str]:

@@ -61,5 +61,7 @@ class SearchQueue:
             print_stderr(
                 f"a search without a session: {describe_error(error)}"
             )  # may name files of ours
-            failure = "this search failed here; the server's terminal says why"
-            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, failure) from None
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "this search failed here; the server's terminal says why",
+            ) from None

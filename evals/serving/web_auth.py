@@ -111,8 +111,10 @@ class AuthMiddleware:
         if foreign or not _is_own(headers.get("origin", ""), host):
             return Refusal(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
         if not self._admits(request_token(headers)):
-            reason = "the token is missing or wrong; send Authorization: Bearer TOKEN"
-            return Refusal(HTTPStatus.UNAUTHORIZED, reason)
+            return Refusal(
+                HTTPStatus.UNAUTHORIZED,
+                "the token is missing or wrong; send Authorization: Bearer TOKEN",
+            )
         return None
 
 
@@ -138,8 +140,7 @@ def _refuse_address(scope: Any) -> Refusal | None:
     try:
         unquote_to_bytes(address).decode()
     except UnicodeDecodeError as error:
-        wrong = f"the address is no UTF-8: {describe_byte(error)}"
-        return Refusal(HTTPStatus.BAD_REQUEST, wrong)
+        return Refusal(HTTPStatus.BAD_REQUEST, f"the address is no UTF-8: {describe_byte(error)}")
     return None
 
 
@@ -215,8 +216,11 @@ class WebServer:
     ) -> None:
         """Listen there; port 0 is any free port. UsageError if that cannot be."""
         try:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            listening = socket.create_server((address, port), family=family, backlog=WAITING)
+            listening = socket.create_server(
+                (address, port),
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                backlog=WAITING,
+            )
         except OSError as error:
             raise UsageError(
                 f"port {port} of {address} cannot be used: {error.strerror or error}; choose --port"
@@ -226,17 +230,18 @@ class WebServer:
             socket, "TCP_USER_TIMEOUT"
         ):  # connections have it from the socket that they came to
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
-        config = uvicorn.Config(
-            application,
-            http=Connection,
-            log_config=None,
-            access_log=False,
-            backlog=WAITING,
-            limit_concurrency=count_most(),
-            ws_max_size=MOST_BYTES,
-            timeout_graceful_shutdown=int(ENDING),
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application,
+                http=Connection,
+                log_config=None,
+                access_log=False,
+                backlog=WAITING,
+                limit_concurrency=count_most(),
+                ws_max_size=MOST_BYTES,
+                timeout_graceful_shutdown=int(ENDING),
+            )
         )
-        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         # Clients that go away are no errors of ours.
         logging.getLogger("uvicorn.error").addFilter(self._is_foreign)
