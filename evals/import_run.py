@@ -5,26 +5,29 @@
 import argparse
 import json
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 from sextant import environments
-from sextant.environments.base import Environment
 from sextant.evals import run_folder
+from sextant.evals.running.request import Request
 from sextant.tools.errors import DataError, UsageError
+from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
-    grade,
     positive,
     print_json,
     print_stderr,
     run_and_leave,
 )
-from sextant.tools.platform.cli_options import RELEVANT_FROM, parse_name_value
 from sextant.tools.platform.installation import find_page
 from sextant.tools.platform.number_format import plural, queries
 from sextant.tools.platform.result_table import show
 from sextant.tools.platform.waiting import announced
+
+# Options that are those of a run; --from does without a task.
+_OF_TASK = {"task", "data", "columns", "split", "qrels", "relevant_from", "runs"}
 
 
 def parser() -> CommandParser:
@@ -45,30 +48,9 @@ def parser() -> CommandParser:
         "ranking in it"
     )
     add("--from", dest="form", choices=("birco-ranks",), help=description)
-    add(
-        "--task",
-        metavar="TASK",
-        help="a task, e.g. congress or obliq/congress; --from does without",
+    cli_options.add_options(
+        command_line, Request, without={field.name for field in fields(Request)} - _OF_TASK
     )
-    add(
-        "--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini"
-    )
-    add(
-        "--column",
-        type=parse_name_value,
-        action="append",
-        default=[],
-        metavar="NAME=COLUMN",
-        help="as for sextant run",
-    )
-    add("--split", default="test", metavar="SPLIT", help="which queries it answers: dev, test, all")
-    add(
-        "--qrels",
-        default="",
-        metavar="NAME",
-        help="which judgements lead, e.g. gold or pooled; all are reported",
-    )
-    add("--relevant-from", type=grade, metavar="N", help=RELEVANT_FROM)
     add(
         "--name",
         metavar="NAME",
@@ -79,7 +61,6 @@ def parser() -> CommandParser:
     add("--trajectories", type=Path, metavar="FILE", help=description)
     add("--epoch", type=positive, metavar="N", help="of a log of Inspect AI with several")
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
-    add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add_json_option(command_line)
     return command_line
 
@@ -151,26 +132,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--name {name!r} is no name of a folder; e.g. {example!r}")
 
 
-def _load_task(arguments: argparse.Namespace) -> Environment:
-    """Load the task of a run, and say how many queries it has."""
+def _import(arguments: argparse.Namespace) -> Path:
+    from sextant.evals.formats import import_run, inspect_log  # NumPy: not for --help
+
     with announced(f"loading {arguments.task}"):
         environment = environments.load(
             arguments.task,
             arguments.data,
             arguments.split,
             qrels=arguments.qrels,
-            columns=dict(arguments.column),
+            columns=dict(arguments.columns),
             relevant_from=arguments.relevant_from,
         )
     if not arguments.json:
         print_stderr(f"{environment.task}: {queries(len(environment.queries))}")
-    return environment
-
-
-def _import(arguments: argparse.Namespace) -> Path:
-    from sextant.evals.formats import import_run, inspect_log  # NumPy: not for --help
-
-    environment = _load_task(arguments)
     file = arguments.run
     model = arguments.model
     trajectories = arguments.trajectories
@@ -198,8 +173,7 @@ def _import(arguments: argparse.Namespace) -> Path:
         except DataError as error:
             if file == arguments.run:
                 raise
-            text = import_run.say_of(arguments.run, str(error), Path(folder))
-            raise error.saying(text) from None
+            raise error.saying(import_run.say_of(arguments.run, str(error), Path(folder))) from None
 
 
 if __name__ == "__main__":

@@ -8,27 +8,30 @@ made.
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 
 from sextant.evals.papers.sections import find
+from sextant.evals.running.request import SharedRequest
+from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
-    dollars,
-    positive,
     print_stdout,
     run_and_leave,
 )
 from sextant.tools.platform.cli_options import parse_name_value
-from sextant.tools.platform.installation import find_page
 from sextant.tools.platform.waiting import announced
+
+# Options that are those of a run.
+_SHARED = {"data", "limit", "budget_usd", "budget_calls", "prices", "runs"}
 
 
 def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(
         prog="sextant reproduce",
-        description="Make a paper's table again, beside its figures.",
+        description="Make a paper's table again, beside its figures; budgets are over all its runs.",
     )
     add = command_line.add_argument
     add(
@@ -37,35 +40,22 @@ def parser() -> CommandParser:
         metavar="NAME",
         help="a table or figure, e.g. obliq/table2; without it, a list of them",
     )
-    add(
-        "--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini"
+    cli_options.add_options(
+        command_line,
+        SharedRequest,
+        without={field.name for field in fields(SharedRequest)} - _SHARED,
     )
-    add("--limit", type=positive, metavar="N", help="ask only the first N queries of each task")
     add(
         "--lm",
         default="",
         metavar="SPEC",
         help="this model in place of those of the paper; its rows say so",
     )
-    description = "this retriever in place of those that need a key or weights; its rows say so"
-    add("--retriever", default="", metavar="SPEC", help=description)
     add(
-        "--budget-usd",
-        type=dollars,
-        metavar="X",
-        help="stop before the call after X dollars are spent, over all runs",
-    )
-    add(
-        "--budget-calls",
-        type=positive,
-        metavar="N",
-        help="stop before the call after N, over all runs",
-    )
-    add(
-        "--prices",
-        type=Path,
-        metavar="FILE",
-        help=f"prices of your own, in TOML; {find_page('docs/guide/cost.md')}",
+        "--retriever",
+        default="",
+        metavar="SPEC",
+        help="this retriever in place of those that need a key or weights; its rows say so",
     )
     add(
         "--solutions",
@@ -103,7 +93,6 @@ def parser() -> CommandParser:
         metavar="TASK=FILE",
         help="what sextant build contamination --json printed, for BIRCO's Table 3",
     )
-    add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add(
         "--missing",
         action="store_true",
@@ -130,8 +119,11 @@ def command(arguments: argparse.Namespace) -> int:
             reproduce_table,  # what these import takes time that --help has not
         )
 
-    settings = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
-    result = reproduce_table(arguments.name, **settings, quiet=arguments.json)
+    result = reproduce_table(
+        arguments.name,
+        **{key: value for key, value in vars(arguments).items() if key not in ("name", "json")},
+        quiet=arguments.json,
+    )
     print_stdout(json.dumps(result.json) + "\n" if arguments.json else result.text)
     return result.end()
 
