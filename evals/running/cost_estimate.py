@@ -15,9 +15,11 @@ embeddings), and input that a provider has cached.
 
 import contextvars
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,12 +85,11 @@ def render_estimate(estimate: JsonObject, subject_lines: Sequence[str] = ()) -> 
 
     `subject_lines` name the subject of the estimate, if it is no run of a task.
     """
-    pending = f"{queries(estimate['queries'])} to be asked, {estimate['answered']} answered before"
-    rehearsed = f"rehearsed on {', '.join(estimate['rehearsed']) or 'none'}"
     headings = subject_lines or (
         describe_task(estimate),
         describe_system(estimate),
-        f"{pending}; {rehearsed}",
+        f"{queries(estimate['queries'])} to be asked, {estimate['answered']} answered before; "
+        f"rehearsed on {', '.join(estimate['rehearsed']) or 'none'}",
     )
     rows = [
         ["calls, at most", f"{estimate['calls']:,}"],
@@ -151,7 +152,12 @@ def extrapolate(
     of which `spent` is gone.
     """
     rehearsed = [call for calls in rehearsal.calls for call in calls]
-    calls = _share(rehearsal, pending) * _count_calls(rehearsal)
+    # More than the program's ceiling were rehearsed if a small window makes it read in several.
+    most = sum(
+        max(len(calls), ceiling or 0)
+        for calls, ceiling in zip_longest(rehearsal.calls, rehearsal.most)
+    )
+    calls = _share(rehearsal, pending) * most
     repeats = calls / max(1, len(rehearsed))
     is_offline = request.lm == "offline"
     price = None if is_offline else model.price
@@ -178,16 +184,6 @@ def extrapolate(
     }
 
 
-def _count_calls(rehearsal: RehearsedRun) -> int:
-    """Return the most calls that the rehearsed queries make.
-
-    More than the program's ceiling were rehearsed where a small window makes it read in several.
-    """
-    made = [len(calls) for calls in rehearsal.calls]
-    most = rehearsal.most or [None] * len(made)
-    return sum(max(count, ceiling or 0) for count, ceiling in zip(made, most, strict=True))
-
-
 def _share(rehearsal: RehearsedRun, pending: Sequence[Query]) -> float:
     """Return how much more all pending queries take than those of the rehearsal."""
     sizes = dict.fromkeys((query.query_id for query in pending), 1)
@@ -210,10 +206,12 @@ def find_existing_run(opened: LoadedRun, model: ConnectedModel | None = None) ->
     conditions = run_conditions(resolved, environment, None, model)
     conditions["pool"] = resolved.pool and resolved.pool.config((), environment)
 
-    def comparable(config: run_folder.Config) -> Any:
-        pool = config["pool"] and [read_kind(config), config["pool"]["size"]]
-        named = {"retriever": config["retriever"]["name"], "pool": pool}
-        return json.loads(json.dumps({key: config[key] for key in conditions} | named))
+    def comparable(config: run_folder.Config) -> str:
+        named = {
+            "retriever": config["retriever"]["name"],
+            "pool": config["pool"] and [read_kind(config), config["pool"]["size"]],
+        }
+        return json.dumps({key: config[key] for key in conditions} | named, sort_keys=True)
 
     for path in sorted(run_folder.run_path(request.runs, conditions).parent.glob("*/config.json")):
         with suppress(
@@ -233,12 +231,12 @@ def _choose(pending: Sequence[Query]) -> list[Query]:
     ordered = sorted(
         pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id)
     )
-    places = {len(ordered) // 3, len(ordered) * 2 // 3} if ordered else ()
-    return [ordered[place] for place in sorted(places)]
+    places = sorted({len(ordered) // 3, len(ordered) * 2 // 3})
+    return [ordered[place] for place in places] if ordered else []
 
 
 def _check_budgets(
-    request: SharedRequest, figures: Mapping[str, Any], pending: int, spent: Usage
+    request: SharedRequest, figures: JsonMapping, pending: int, spent: Usage
 ) -> list[JsonObject]:
     # What earlier sittings used counts.
     needs = (
@@ -255,9 +253,14 @@ def _check_budgets(
     for option, limit, need, spent_before in needs:
         if limit is not None:
             remaining = limit - spent_before
-            lasts = min(pending, int(pending * remaining / need)) if need else None
-            enough = None if need is None else need <= remaining
-            verdicts.append({"option": option, "value": limit, "enough": enough, "lasts": lasts})
+            verdicts.append(
+                {
+                    "option": option,
+                    "value": limit,
+                    "enough": None if need is None else need <= remaining,
+                    "lasts": min(pending, int(pending * remaining / need)) if need else None,
+                }
+            )
     return verdicts
 
 
@@ -300,11 +303,11 @@ def rehearse(
         system, environment.queries, environment.documents
     )
     default = resolved.values.get("pool", 0)
-    limit = resolved.limits.get("max_calls")
+    limit = resolved.limits.get("max_calls", sys.maxsize)
     most = []
     for query in environment.queries:
         ceiling = program.most_calls(len(query.candidates or ()) or default)
-        most.append(ceiling if ceiling is None or limit is None else min(ceiling, limit))
+        most.append(ceiling and min(ceiling, limit))
     return rehearsal._replace(program=program, notes=[*notes, *rehearsal.notes], most=most)
 
 

@@ -4,13 +4,14 @@ before the first of them.
 The usage of external agents (`command:`, `served:`) is in the outcomes and in no ledger.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from sextant import environments
 from sextant.evals import run_folder
-from sextant.evals.run_folder import LEFT, MEND, OUTCOMES_FILE, Outcome
+from sextant.evals.run_folder import LEFT, MEND, OUTCOMES_FILE
 from sextant.evals.running.request import Request
 from sextant.tools.errors import SextantError
 from sextant.tools.models.budget import Budget
@@ -47,7 +48,9 @@ def count_agents(
     booked = ledger.used_by_query() if ledger else {}
     used_by_all = Usage()
     requests = 0
-    for outcome in _read_all_outcomes(folder):
+    for _, outcome in chain.from_iterable(
+        files.read_lines(folder / name, files.loads, MEND) for name in (OUTCOMES_FILE, LEFT)
+    ):
         query_id = outcome["query_id"]
         usage = usage_from_json(outcome["usage"])
         if query_id in booked:  # retrievers that send something
@@ -63,12 +66,6 @@ def count_agents(
         used_by_all += usage
         requests += usage.calls or 1
     budget.resume(used_by_all, requests, source=("agents", folder.resolve()))
-
-
-def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
-    for file in (folder / OUTCOMES_FILE, folder / LEFT):
-        for _, outcome in files.read_lines(file, files.loads, MEND):
-            yield outcome
 
 
 def _subtract(reported: Usage, booked: Usage) -> Usage:
@@ -93,26 +90,13 @@ def count_all(
     A request whose run cannot be found counts when it is run, which says why.
     """
     for request in requests:
-        if not has_budget(request):
-            continue
+        limits = {request.budget_usd, request.budget_tokens, request.budget_calls}
         with suppress(SextantError):
-            # It may take long, so it is done only if there are runs.
-            if has_runs(request) and (folder := find(request)):
+            task, _ = environments.locate_task(request.task, request.data)
+            # It may take long to find a run, so it is done only if there are runs and a limit.
+            runs = run_folder.place_of_task(request.runs, task).glob("*/config.json")
+            if limits != {None} and any(runs) and (folder := find(request)):
                 count(budget, folder)
-
-
-def has_budget(request: Request) -> bool:
-    """Return whether a request limits usage."""
-    return any(
-        limit is not None
-        for limit in (request.budget_usd, request.budget_tokens, request.budget_calls)
-    )
-
-
-def has_runs(request: Request) -> bool:
-    """Return whether there are runs on the task of a request."""
-    task, _ = environments.locate_task(request.task, request.data)
-    return any(run_folder.place_of_task(request.runs, task).glob("*/config.json"))
 
 
 def count(budget: Budget, folder: Path) -> None:
@@ -123,8 +107,12 @@ def count(budget: Budget, folder: Path) -> None:
     if brings_agents(program := run_folder.read_config(folder)["program"]):
         count_agents(program, budget, folder, ledger)
     elif not ledger:  # it sent nothing
-        usage = total(
-            usage_from_json(outcome["usage"])
-            for outcome in run_folder.read_outcomes(folder).values()
+        budget.resume(
+            Usage(
+                calls=total(
+                    usage_from_json(outcome["usage"])
+                    for outcome in run_folder.read_outcomes(folder).values()
+                ).calls
+            ),
+            source=folder.resolve(),
         )
-        budget.resume(Usage(calls=usage.calls), source=folder.resolve())

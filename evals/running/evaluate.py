@@ -127,10 +127,10 @@ class Result:
     @property
     def table(self) -> ResultTable:
         """The metrics, each with its mean and its 95 % interval."""
-        rows = []
-        for name, metric in self.metrics.items():
-            cells = [Cell(number(value), value) for value in metric]
-            rows.append([name, *cells])
+        rows = [
+            [name, *(Cell(number(value), value) for value in metric)]
+            for name, metric in self.metrics.items()
+        ]
         return ResultTable("", ["metric", *MetricMean._fields], rows)
 
     def __str__(self) -> str:
@@ -176,8 +176,10 @@ def evaluate(*, program: Any, task: Any, **fields: Any) -> Result:
             fields["workers"] = 1
             fields["name"] = fields.get("name") or read_object_version(program)
             program = stack.enter_context(registered_object(program))
-        request = cli_options.make_request(Request, {"program": program, "task": task, **fields})
-        result = run_request(request, opening=partial(load_run, environment=environment))
+        result = run_request(
+            cli_options.make_request(Request, {"program": program, "task": task, **fields}),
+            opening=partial(load_run, environment=environment),
+        )
     if result.problem:
         raise result.problem
     return result
@@ -201,17 +203,21 @@ def answer_queries(
 ) -> str | None:
     """Have the run's own program answer."""
     request = ready.resolved.request
-    inputs = (ready.environment.queries, ready.environment.documents)
-    if not ready.start:
-        return runner.run_queries(
-            ready.system, *inputs, folder, ready.model, workers=request.at_once, hooks=hooks
-        )
-    from sextant.evals.running.workers.coordinator import Coordinator  # few runs need it
+    system: runner.System | runner.RemoteSystem = ready.system
+    with ExitStack() as stack:
+        if ready.start:
+            from sextant.evals.running.workers.coordinator import Coordinator  # few runs need it
 
-    coordinator = Coordinator(ready, folder.path, request.processes)
-    with closing(coordinator):
+            workers = Coordinator(ready, folder.path, request.processes)
+            system = stack.enter_context(closing(workers))
         return runner.run_queries(
-            coordinator, *inputs, folder, ready.model, workers=request.at_once, hooks=hooks
+            system,
+            ready.environment.queries,
+            ready.environment.documents,
+            folder,
+            ready.model,
+            workers=request.at_once,
+            hooks=hooks,
         )
 
 
@@ -244,20 +250,18 @@ def run_request(
     *,
     answer: Answer = answer_queries,
     opening: Callable[[Request], LoadedRun] = load_run,
-    start: Any = None,
 ) -> Result:
     """Have the pending queries of a request's run answered, and score it; `problem` says why some
     are still pending.
-
-    `start` is what sextant.tools.platform.forkserver.fork_server yields, if that is there already.
     """
     started = time.monotonic()
+    start: Any = None
     with ExitStack() as stack:
         if request.on_ray:
             from sextant.evals.running.workers import ray_workers  # Ray, an extra
 
             start = stack.enter_context(ray_workers.starting(str(request.workers)))
-        elif request.forks and not start:  # first of all, so that they get ready meanwhile
+        elif request.forks:  # first of all, so that they get ready meanwhile
             from sextant.tools.platform.forkserver import fork_server  # few runs need it
 
             start = stack.enter_context(fork_server("sextant.evals.running.workers.worker"))
@@ -276,14 +280,16 @@ def load_task(
     read_keys()
     with announced("loading the program"):
         resolved = resolve(request, task_is_loaded=environment is not None)
-    named: Any = {
-        "qrels": request.qrels,
-        "instruction": request.instruction,
-        "columns": request.columns,
-        "relevant_from": request.relevant_from,
-    }
     with announced(f"loading {request.task}"):
-        loaded = environment or load(request.task, request.data, request.split, **named)
+        loaded = environment or load(
+            request.task,
+            request.data,
+            request.split,
+            qrels=request.qrels,
+            instruction=request.instruction,
+            columns=request.columns,
+            relevant_from=request.relevant_from,
+        )
     environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
     return fit_to_task(resolved, environment), add_metrics(environment, request.metrics)
 
@@ -336,13 +342,10 @@ def _run(
 def make_resources(request: SharedRequest, *, repeats: bool = False) -> RunResources:
     """Return the budget, rate limiter, prices and retry policy of a command; `repeats` as in Terms."""
     patience = RunResources().patience
-    seconds = request.patience
-    patience = replace(
-        patience,
-        call=request.call_timeout or patience.call,
-        follows_speed=request.call_timeout is None,
-    )
-    patience = patience if seconds is None else replace(patience, before=seconds, after=seconds)
+    if request.call_timeout:
+        patience = replace(patience, call=request.call_timeout, follows_speed=False)
+    if request.patience is not None:
+        patience = replace(patience, before=request.patience, after=request.patience)
     return RunResources(
         budget=Budget(
             calls=request.budget_calls,
@@ -381,15 +384,18 @@ def connect(
 
     spec = spec or request.lm
     named = {field.name: getattr(request, field.name) for field in fields(ModelSettings)}
-    settings = ModelSettings(
-        **named
-        | {
-            "seed": seed,
-            "context": request.context if spec == request.lm else None,
-        }
-    )
     return language_model.connect(
-        spec, resources, statistics=statistics, settings=settings, rules=rules
+        spec,
+        resources,
+        statistics=statistics,
+        settings=ModelSettings(
+            **named
+            | {
+                "seed": seed,
+                "context": request.context if spec == request.lm else None,
+            }
+        ),
+        rules=rules,
     )
 
 
@@ -415,29 +421,25 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
         (resolved.retriever, retriever),
         *((resolved.others[name], retriever) for name, retriever in named_retrievers.items()),
     ]
-    config = {} if folder else run_config(resolved, environment, retriever, model)
-    if config:
+    config: run_folder.Config = {}
+    if not folder:
+        config = run_config(resolved, environment, retriever, model)
         config["retriever"]["others"] = {
             name: retriever.name for name, retriever in named_retrievers.items()
         }
-    if config and resolved.pool:
-        config["pool"] = resolved.pool.config(
-            [run_retrievers.build(spec).name for spec in resolved.pool.parts], environment
-        )
-    if config:
-        config = run_folder.separate_changed(partial(run_folder.run_path, request.runs), config)
+        if resolved.pool:
+            config["pool"] = resolved.pool.config(
+                [run_retrievers.build(spec).name for spec in resolved.pool.parts], environment
+            )
+        place = partial(run_folder.run_path, request.runs)
+        config = run_folder.separate_changed(place, config)
+        folder = place(config).absolute()
     if resolved.pool:
         retriever = PoolRetriever(retriever)
         named_retrievers = {
             name: PoolRetriever(retriever) for name, retriever in named_retrievers.items()
         }
-    system = make_system(
-        resolved,
-        environment,
-        retriever,
-        named_retrievers,
-        folder or run_folder.run_path(request.runs, config).absolute(),
-    )
+    system = make_system(resolved, environment, retriever, named_retrievers, folder)
     return PreparedRun(resolved, environment, model, config, system, opened_by)
 
 
@@ -450,15 +452,19 @@ def make_system(
 ) -> Any:
     """Return the program of a request over these retrievers, with its compiled prompts."""
     depth = resolved.request.k or environment.depth
-    limits = Limits(**{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth)
-    toolbox = Toolbox(
-        environment.documents,
-        retriever,
-        others=named_retrievers,
-        limits=limits,
-        checkpoints=checkpoints,
+    system = resolved.constructor(
+        Toolbox(
+            environment.documents,
+            retriever,
+            others=named_retrievers,
+            limits=Limits(
+                **{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth
+            ),
+            checkpoints=checkpoints,
+        ),
+        depth=depth,
+        **resolved.values,
     )
-    system = resolved.constructor(toolbox, depth=depth, **resolved.values)
     return resolved.compiled.assemble(system) if resolved.compiled else system
 
 
@@ -475,15 +481,15 @@ def _answer(
             (report or RunMonitor)(ready, folder) as watch,
             RunStatus(ready, folder, watch) as status,
         ):
-            hooks = runner.QueryHooks(status.begin, status.add, status.leave)
-            status.fault = fault = answer(ready, folder, hooks)
+            status.fault = fault = answer(
+                ready, folder, runner.QueryHooks(status.begin, status.add, status.leave)
+            )
     except FAULTS as problem:
         return problem
     except KeyboardInterrupt:
-        progress = (
-            f"{some_queries(len(folder.outcomes), len(environment.queries))} safe in {folder.shown}"
-        )
-        _LOG.warning("%s; the same command answers the others", progress)
+        progress = some_queries(len(folder.outcomes), len(environment.queries))
+        words = "%s safe in %s; the same command answers the others"
+        _LOG.warning(words, progress, folder.shown)
         raise
     finally:
         os.chdir(working_folder)  # which a program may have changed
@@ -502,34 +508,32 @@ def _conclude(
     path = folder.shown
     config = run_folder.read_config(path)
     query_ids = [query.query_id for query in environment.queries]
-    pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
-    if pending:
+    pending = sum(query_id not in folder.outcomes for query_id in query_ids)
+    if pending or ready.whole:
         summary = summarise_unfinished(config, environment, folder.outcomes)
+    else:
+        with announced("scoring"):
+            summary = score(path, environment, folder.outcomes)
+        summary["bounds"] = read_reference_bounds(path)
+    if pending:
         if isinstance(problem, BudgetReached):
             problem = ready.model.resources.budget.describe_end(problem)
         larger = " with a larger budget" if getattr(problem, "larger", False) else ""
         problem = problem or RunIncomplete("the run broke off")
         problem = problem.saying(
-            f"{problem}; {some_queries(len(pending), len(query_ids))} pending; the same "
+            f"{problem}; {some_queries(pending, len(query_ids))} pending; the same "
             f"command{larger} goes on"
         )
     elif ready.whole:
-        summary = summarise_unfinished(config, environment, folder.outcomes)
-        problem = None
         summary["notes"].insert(
             0,
             f"shard {ready.resolved.request.shard} has all its {len(query_ids)} of the run's "
             f"{queries(ready.whole)}; sextant gather {path} joins the shards and scores the run",
         )
-    else:
-        with announced("scoring"):
-            summary = score(path, environment, folder.outcomes)
-        problem = None
-        summary["bounds"] = read_reference_bounds(path)
     if ledger := ready.model.resources.ledger:
         summary["ledger"] = ledger.usage_totals.json() | ledger.speed()
     summary |= {
         "looks": count_test_uses(config),
         "seconds": round(time.monotonic() - started, 2),
     }
-    return Result(path, problem, {"run": str(path), **summary})
+    return Result(path, problem if pending else None, {"run": str(path), **summary})

@@ -188,18 +188,19 @@ class EventWriter:
         """Return the watch of a run that is about to ask its queries, for other programs."""
         request = ready.resolved.request
         environment = ready.environment
-        started = Started(
-            run=str(folder.shown),
-            task=environment.task,
-            split=environment.split,
-            program=request.program_label,
-            retriever=str(ready.resolved.retriever),
-            lm=ready.model.name,
-            queries=len(environment.queries),
-            done=len(folder.outcomes),
-            budget={name: getattr(request, option) for name, option in _BUDGETS.items()},
+        self.tell(
+            Started(
+                run=str(folder.shown),
+                task=environment.task,
+                split=environment.split,
+                program=request.program_label,
+                retriever=str(ready.resolved.retriever),
+                lm=ready.model.name,
+                queries=len(environment.queries),
+                done=len(folder.outcomes),
+                budget={name: getattr(request, option) for name, option in _BUDGETS.items()},
+            )
         )
-        self.tell(started)
         return RunMonitor(ready, folder, self.tell)
 
     def _work(self) -> None:
@@ -277,15 +278,17 @@ class RunMonitor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The run of `folder` is about to ask its queries."""
-        outcomes = folder.outcomes.values()
         self.queries = len(ready.environment.queries)
-        self.earlier = len(outcomes)
+        self.earlier = len(folder.outcomes)
+        self.values = dict[str, float | None]()  # query_id -> of the headline metric
+        self._failed = 0
+        for query_id, outcome in folder.outcomes.items():
+            self.values[query_id] = ready.value(outcome)
+            self._failed += outcome["error"] is not None
         self._metric = ready.environment.metric
         self._tell = tell
         self._status = ready.model.resources.status  # says what the model's calls are doing
         self._clock = clock
-        self._failed = sum(outcome["error"] is not None for outcome in outcomes)
-        self._values = [value for value in map(ready.value, outcomes) if value is not None]
         self._finished = 0  # in this sitting
         self._used = Usage()  # by those
         self._pending = set[str]()
@@ -307,8 +310,7 @@ class RunMonitor:
             self._failed += error is not None
             self._pending.discard(query_id)
             self._used += usage_from_json(usage)
-            if value is not None:
-                self._values.append(value)
+            self.values[query_id] = value
         self._tell(QueryFinished(query_id, error, outcome["seconds"], usage, self._metric, value))
 
     def leave(self, query_id: str, reason: str) -> None:
@@ -323,6 +325,7 @@ class RunMonitor:
         elapsed = self._clock() - self._started
         with self._counting:
             usage = self._used
+            values = [value for value in self.values.values() if value is not None]
             finished = self.earlier + self._finished
             remaining = self.queries - finished
             return Progress(
@@ -331,7 +334,7 @@ class RunMonitor:
                 failed=self._failed,
                 owed=len(self._pending),
                 metric=self._metric,
-                mean=sum(self._values) / len(self._values) if self._values else None,
+                mean=sum(values) / len(values) if values else None,
                 elapsed=round(elapsed, 3),
                 left=self._extrapolate(elapsed, remaining) if self._finished else None,
                 to_come=CostReport(

@@ -155,14 +155,13 @@ def code_identity(resolved: "ResolvedRequest", environment: Environment) -> Json
 
 def list_user_folders(resolved: "ResolvedRequest") -> list[str]:
     """Return the folders with code of the user's own: of the program, retrievers and metrics."""
-    modules = _list_program_modules(resolved)
-    for metric in resolved.request.metrics:
-        if is_custom(metric):
-            modules.append(find_metric_source(metric))
-    folders = set()
-    for module in modules:
-        if module.partition(".")[0] != "sextant":
-            folders.add(f"{names.find_folder(module)}{os.sep}")
+    metrics = filter(is_custom, resolved.request.metrics)
+    modules = [*_list_program_modules(resolved), *map(find_metric_source, metrics)]
+    folders = {
+        f"{names.find_folder(module)}{os.sep}"
+        for module in modules
+        if module.partition(".")[0] != "sextant"
+    }
     return sorted(filter(is_own, folders))
 
 

@@ -54,28 +54,27 @@ def label_loss_causes(
     behaviours = [observe_run(run) for run in runs]
     environment = load_environment(runs[0].config)
     system = Explainer(Toolbox(environment.documents, NullRetriever()))
-    config = {key: runs[0].config[key] for key in OF_RUNS}
-    path = runs[0].path.resolve().with_name(NAMED)
     stage = ModelStage(
         system,
         environment.documents,
-        path,
-        config,
+        runs[0].path.resolve().with_name(NAMED),
+        {key: runs[0].config[key] for key in OF_RUNS},
         request,
     )
     query_of = {query.query_id: query for query in environment.queries}
     units = {}
     losses = defaultdict[str, list[tuple[str, Result]]](list)  # of each run, with their units
     for run, behaviour in zip(runs, behaviours, strict=True):
-        others = [other for other in behaviours if other is not behaviour]
-        failures = sorted(
-            list_failures(run, behaviour, others),
+        for failure_type, failure in sorted(
+            list_failures(
+                run, behaviour, [other for other in behaviours if other is not behaviour]
+            ),
             key=lambda row: digest(row[1]["query_id"], row[1]["unit"]),
-        )
-        for failure_type, failure in failures[:sample]:
+        )[:sample]:
             query = query_of[failure["query_id"]]
-            fate = KINDS[failure_type].format(k=fate_cutoff(run))
-            steps, doc_ids = _describe_steps(run, failure, fate)
+            steps, doc_ids = _describe_steps(
+                run, failure, KINDS[failure_type].format(k=fate_cutoff(run))
+            )
             unit_id = f"{digest(failure['unit'], *steps)[:8]}/{query.query_id}"
             readable = [doc_id for doc_id in doc_ids if doc_id in environment.documents]
             units[unit_id] = replace(
@@ -94,9 +93,9 @@ def label_loss_causes(
     causes_of = {}
     for run in runs:
         causes_of[run.name] = _group_by_cause(losses[run.name], answers)
-        content = header | {"failures": causes_of[run.name]}
         run_folder.write(
-            stage.path / f"{run.path.resolve().name}.json", json.dumps(content, indent=2) + "\n"
+            stage.path / f"{run.path.resolve().name}.json",
+            json.dumps(header | {"failures": causes_of[run.name]}, indent=2) + "\n",
         )
     return header | {
         "folder": str(stage.path),
@@ -130,8 +129,9 @@ def _describe_steps(
     doc_ids += [doc_id for doc_id, name in judged.get("units", {}).items() if name == unit]
     lines = [fate]
     for number, step in enumerate(run.outcomes[failure["query_id"]]["trace"]["steps"]):
-        places = enumerate(step["doc_ids"], start=1)
-        position = next((place for place, doc_id in places if doc_id in doc_ids), 0)
+        position = next(
+            (place for place, doc_id in enumerate(step["doc_ids"], start=1) if doc_id in doc_ids), 0
+        )
         if step["tool"] not in ("search", "note", "stop") and not position:
             continue
         line = f"{number}. {step['tool']} {step['argument'][:ARGUMENT]}"
@@ -147,8 +147,9 @@ def render_loss_causes(result: Result) -> str:
     """Return the causes as a person reads them."""
     if "forecast" in result:
         documents = plural(result["forecast"]["queries"], "lost document")
-        heading = f"{documents} to be read, a call each"
-        return cost_estimate.render_estimate(result["forecast"], [heading])
+        return cost_estimate.render_estimate(
+            result["forecast"], [f"{documents} to be read, a call each"]
+        )
     rows = []
     for cause in (*CAUSES, UNNAMED):
         counts = [causes.get(cause, {}).get("documents", 0) for causes in result["named"].values()]

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from sextant.evals import run_folder
 from sextant.evals.running import cost_estimate as forecast
@@ -23,7 +22,7 @@ from sextant.tools.errors import FAULTS, RunIncomplete
 from sextant.tools.models.model_spec import check_key
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.platform.files import sextant_home
-from sextant.tools.records import Query, Usage, total, usage_from_json
+from sextant.tools.records import JsonObject, Query, Usage, total, usage_from_json
 from sextant.tools.retrievers.lexical.bm25 import BM25
 
 # What a stage's configuration has in place of what only runs of tasks have.
@@ -57,16 +56,6 @@ def digest(*texts: str) -> str:
     return hashlib.sha256(":".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _digest_prompts(program: Program) -> str:
-    """Return a digest of a program's signatures and demonstrations."""
-    parts = [
-        str(source)
-        for predictor in program.predictors()
-        for source in (predictor.signature, *predictor.demos)
-    ]
-    return digest(*parts)[:16]
-
-
 class ModelStage:
     """`program` over `documents`, with the model and budget of `request`, in the folder `folder`-DIGEST."""
 
@@ -92,11 +81,16 @@ class ModelStage:
         self._own = resources is None
         self.model = connect(request, resources or make_resources(request), documents)
         self.model.lm.meet()
-        lm = {"name": self.model.name, **self.model.settings}
         identity = {
             "program": request.program_label,
-            "prompt": _digest_prompts(program),
-            "lm": lm,
+            "prompt": digest(
+                *(
+                    str(source)
+                    for predictor in program.predictors()
+                    for source in (predictor.signature, *predictor.demos)
+                )
+            )[:16],
+            "lm": {"name": self.model.name, **self.model.settings},
         }
         self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | identity
         self._kind = folder.resolve()
@@ -129,9 +123,14 @@ class ModelStage:
                 def ask(
                     units: Sequence[Query], hooks: runner.QueryHooks = runner.NO_HOOKS
                 ) -> Outcomes:
-                    inputs = (units, self._documents, folder, self.model)
                     if fault := runner.run_queries(
-                        self._program, *inputs, workers=self._request.at_once, hooks=hooks
+                        self._program,
+                        units,
+                        self._documents,
+                        folder,
+                        self.model,
+                        workers=self._request.at_once,
+                        hooks=hooks,
                     ):
                         raise RunIncomplete(fault)
                     return folder.outcomes
@@ -140,7 +139,7 @@ class ModelStage:
         except FAULTS as problem:
             raise problem.saying(f"{problem}; the same command goes on with what is left") from None
 
-    def forecast(self, units: Sequence[Query]) -> dict[str, Any]:
+    def forecast(self, units: Sequence[Query]) -> JsonObject:
         """Return the estimate of asking about these units, as `forecast.project`. Nothing is
         sent or written.
         """
@@ -154,9 +153,13 @@ class ModelStage:
         statistics = BM25(self._documents, sextant_home()).statistics
         step = -(-len(pending) // REHEARSED) or 1
         chosen = pending[step // 2 :: step]  # the middle one of each `step` that are as large
-        rehearsal = forecast.StandInModel(statistics, self.model).watch(
-            self._program, chosen, self._documents
+        estimate = forecast.extrapolate(
+            self._request,
+            self.model,
+            forecast.StandInModel(statistics, self.model).watch(
+                self._program, chosen, self._documents
+            ),
+            pending,
+            total(usage_from_json(row["usage"]) for row in before.values()),
         )
-        spent = total(usage_from_json(row["usage"]) for row in before.values())
-        estimate = forecast.extrapolate(self._request, self.model, rehearsal, pending, spent)
         return estimate | {"answered": len(units) - len(unanswered)}

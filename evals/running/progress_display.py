@@ -30,8 +30,7 @@ from sextant.tools.platform.cli import (
     print_stderr,
     strip_control_characters,
 )
-from sextant.tools.platform.number_format import queries
-from sextant.tools.records import Usage
+from sextant.tools.platform.number_format import choose_verb, queries
 
 WIDTH = 80  # characters of a terminal that does not say how wide it is
 # A plain line is due when this share of the queries has ended since the last one; when some have,
@@ -49,8 +48,9 @@ def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     speed = ready.model.lm.client.meter.speed
     paced = f"; {ready.model.name} {speed}" if speed.read and speed.write else ""
     print_stderr(f"{ready.environment.task}: {queries(len(asked))}{before}{paced}")
-    tell = start_live() if is_terminal(sys.stderr) else PlainProgress(done).tell
-    return RunMonitor(ready, folder, tell)
+    return RunMonitor(
+        ready, folder, start_live() if is_terminal(sys.stderr) else PlainProgress(done).tell
+    )
 
 
 class PlainProgress:
@@ -114,11 +114,10 @@ class LiveProgress:
         self._console = console
         self._waits = False
         # What others say on stderr goes above it; on stdout too, where that is the same terminal.
-        shares_terminal = is_terminal(sys.stdout)
         self._live = Live(
             console=console,
             auto_refresh=False,
-            redirect_stdout=shares_terminal,
+            redirect_stdout=is_terminal(sys.stdout),
             vertical_overflow="crop",
         )
 
@@ -137,45 +136,47 @@ class LiveProgress:
 def lay_out(progress: Progress, *, waits: bool = False) -> RenderableType:
     """Return the progress as text, and below it the reason of a wait, if it `waits`."""
     words = waiting_words(progress.status) if waits else ""
-    figures = Text(strip_control_characters(plain_line(progress)), overflow="fold")
-    return Group(figures, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
+    return Group(
+        Text(strip_control_characters(plain_line(progress)), overflow="fold"),
+        Text(words, "yellow", no_wrap=True, overflow="ellipsis"),
+    )
 
 
 def plain_line(progress: Progress) -> str:
     """Return the progress in a line."""
     calls = progress.status
-    usage = progress.status.usage
-    call_count = f"{_count(usage.calls)} {'call' if usage.calls == 1 else 'calls'}"
-    if apart := ", ".join(_apart(calls)):
-        call_count += f" ({apart})"
-    mean = ""
-    if progress.mean is not None:
-        mean = f"{progress.metric} {progress.mean:.4f} so far"
-    in_flight = ""
-    if calls.in_flight:
-        in_flight = f"{calls.in_flight} of {calls.limit} in flight"
+    usage = calls.usage
+    call_count = f"{_count(usage.calls)} {choose_verb(usage.calls, 'call', 'calls')}"
+    apart = [_some(usage.cached_calls, "cached"), _some(calls.failed, "failed")]
+    if any(apart):
+        call_count += f" ({', '.join(filter(None, apart))})"
     figures = [
         f"{progress.done}/{queries(progress.queries)}",
         _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
-        mean,
+        "" if progress.mean is None else f"{progress.metric} {progress.mean:.4f} so far",
         call_count,
-        in_flight,
+        f"{calls.in_flight} of {calls.limit} in flight" if calls.in_flight else "",
         _some(calls.waiting, "waiting"),
     ]
-    if _is_paid(usage):
+    # The engine without a model has no tokens and no dollars, and no limit.
+    if usage.input_tokens or usage.output_tokens or usage.paid_usd != 0:
         tokens_in = _count(usage.input_tokens)
         figures.append(f"{tokens_in} tokens in, {_count(usage.output_tokens)} out")
         figures.append(", ".join(_dollars(progress)))
-    figures += [f"{clock(progress.elapsed)} elapsed", _left(progress)]
+    figures.append(f"{clock(progress.elapsed)} elapsed")
+    if progress.left and progress.done < progress.queries:
+        figures.append(f"{clock(progress.left)} left")
     return "  ".join(filter(None, figures))
 
 
 def waiting_words(calls: CallStats) -> str:
     """Return the reason of a wait, in a line."""
     duration = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
-    waiting_calls = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
-    return f"waiting{duration}: {strip_control_characters(calls.reason)}; {waiting_calls}"
+    return (
+        f"waiting{duration}: {strip_control_characters(calls.reason)}; "
+        f"{calls.waiting} {choose_verb(calls.waiting, 'call waits', 'calls wait')}"
+    )
 
 
 def clock(seconds: float) -> str:
@@ -184,25 +185,6 @@ def clock(seconds: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60}h{minutes % 60:02}m"
     return f"{minutes}:{remaining:02}"
-
-
-def _left(progress: Progress) -> str:
-    return (
-        f"{clock(progress.left)} left" if progress.left and progress.done < progress.queries else ""
-    )
-
-
-def _is_paid(usage: Usage) -> bool:
-    """Return whether tokens and dollars mean anything: the engine without a model has none,
-    and no limit.
-    """
-    return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
-
-
-def _apart(calls: CallStats) -> list[str]:
-    return list(
-        filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")))
-    )
 
 
 def _dollars(progress: Progress) -> list[str]:

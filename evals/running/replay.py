@@ -49,14 +49,12 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
         for query, steps, new_results in zip(
             queries, steps_of, searcher.search(queries, steps_of), strict=True
         ):
-            old_results = [list(step["doc_ids"]) for step in steps]
             unchanged += sum(
-                before == after for before, after in zip(old_results, new_results, strict=True)
+                list(step["doc_ids"]) == doc_ids
+                for step, doc_ids in zip(steps, new_results, strict=True)
             )
             hops.update(step.get("hop", 0) for step in steps)
-            relevant += _compare_documents(
-                query.query_id, steps, old_results, new_results, judgements
-            )
+            relevant += _compare_documents(query.query_id, steps, new_results, judgements)
     if not hops:
         raise UsageError(
             f"{path} has no search in its trajectories, so there is nothing to issue again"
@@ -91,8 +89,7 @@ class SearchRanks:
         """Return for each of the `units` its rank under each search of `searches(outcome)`, from 1;
         None below the depth.
         """
-        steps = searches(outcome)
-        [results] = self._replay.search([self._queries[outcome["query_id"]]], [steps])
+        [results] = self._replay.search([self._queries[outcome["query_id"]]], [searches(outcome)])
         ranks: dict[str, list[int | None]] = {unit: [] for unit in units}
         for doc_ids in results:
             places: dict[str, int] = {}
@@ -115,25 +112,17 @@ def searches(outcome: JsonMapping) -> list[Row]:
 def _compare_documents(
     query_id: str,
     steps: Sequence[Row],
-    old_results: Sequence[list[str]],
     new_results: Sequence[list[str]],
     judgements: Judgements,
 ) -> list[Result]:
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
-    rows = {}
-    for unit, grade in sorted(
-        grades.items(), key=lambda graded_unit: (-graded_unit[1], graded_unit[0])
-    ):
-        rows[unit] = {
-            "query_id": query_id,
-            "unit": unit,
-            "grade": grade,
-            "of": len(grades),
-            "then": None,
-            "now": None,
-        }
-    for when, results in (("then", old_results), ("now", new_results)):
+    blank = {"query_id": query_id, "of": len(grades), "then": None, "now": None}
+    rows: dict[str, Result] = {
+        unit: {"unit": unit, "grade": grades[unit], **blank}
+        for unit in sorted(grades, key=lambda unit: (-grades[unit], unit))
+    }
+    for when, results in (("then", [step["doc_ids"] for step in steps]), ("now", new_results)):
         for step, doc_ids in zip(steps, results, strict=True):
             for rank, doc_id in enumerate(doc_ids, start=1):
                 row = rows.get(unit_of(doc_id))
@@ -148,15 +137,7 @@ def _compare_documents(
 
 
 def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
-    labels = {
-        (True, True): "both",
-        (True, False): "only_then",
-        (False, True): "only_now",
-        (False, False): "neither",
-    }
-    documents = dict.fromkeys(labels.values(), 0)
-    for document in relevant:
-        documents[labels[bool(document["then"]), bool(document["now"])]] += 1
+    surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in relevant)
     old_recall = _recall_by_query(relevant, "then")
     new_recall = _recall_by_query(relevant, "now")
     queries = len(old_recall)
@@ -164,16 +145,22 @@ def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
     for hop in sorted(hops):
         row: Result = {"hop": hop, "searches": hops[hop]}
         for when in ("then", "now"):
-            surfaced = [document for document in relevant if document[when]]
-            earlier = [document for document in surfaced if document[when]["hop"] <= hop]
+            earlier = [
+                document for document in relevant if document[when] and document[when]["hop"] <= hop
+            ]
             recall = math.fsum(1 / document["of"] for document in earlier)
             row[when] = {
-                "first": sum(document[when]["hop"] == hop for document in surfaced),
+                "first": sum(document[when]["hop"] == hop for document in earlier),
                 "recall": recall / queries if queries else None,
             }
         rows.append(row)
     return {
-        "documents": documents,
+        "documents": {
+            "both": surfaced[True, True],
+            "only_then": surfaced[True, False],
+            "only_now": surfaced[False, True],
+            "neither": surfaced[False, False],
+        },
         "recall": {
             "then": math.fsum(old_recall) / queries if queries else None,
             "now": math.fsum(new_recall) / queries if queries else None,
@@ -201,8 +188,10 @@ class _SearchReplay:
         spec = retrievers.canonicalize(retriever) if retriever else None
         for lens in retrievers.find_lenses(spec) if spec else ():
             if lens.options.get("model", "offline") != "offline":
-                problem = "asks a model about every search, and a replay asks none"
-                raise UsageError(f"{lens} {problem}; name another retriever")
+                raise UsageError(
+                    f"{lens} asks a model about every search, and a replay asks none; "
+                    "name another retriever"
+                )
         pooled = bool(config.get("pool")) or all(
             query.candidates is not None for query in environment.queries
         )
@@ -217,14 +206,15 @@ class _SearchReplay:
         self._run_retrievers = RunRetrievers(
             environment, RunResources(budget=Budget(calls=0))
         )  # a lens that needs a model is refused
-        named_retrievers = config["retriever"].get("others") or {}
-        self._expressions = {
-            config["retriever"].get("with", ""): config["retriever"]["name"]
-        }  # by complete name
-        self._expressions |= {name: expression for expression, name in named_retrievers.items()}
-        self.queries = (
-            _pool(config, environment, self._run_retrievers) if config.get("pool") else environment
-        ).queries
+        own = config["retriever"]
+        named_retrievers = own.get("others") or {}
+        self._expressions = {  # by complete name
+            own.get("with", ""): own["name"],
+            **{name: expression for expression, name in named_retrievers.items()},
+        }
+        if config.get("pool"):
+            environment = _pool(config, environment, self._run_retrievers)
+        self.queries = environment.queries
         self.name = self._run_retrievers.build(spec).name if spec else ""
         self.distinct = 0
 
@@ -250,8 +240,16 @@ class _SearchReplay:
     def _key(self, query: Query, step: Row) -> tuple[str, int, Search]:
         k = self._depth or step.get("k") or len(step["doc_ids"])
         name = "" if self._spec else step.get("retriever", "")
-        instruction = step.get("instruction") or query.objective
-        return name, k, Search(step["argument"], instruction, query.excluded, query.candidates)
+        return (
+            name,
+            k,
+            Search(
+                step["argument"],
+                step.get("instruction") or query.objective,
+                query.excluded,
+                query.candidates,
+            ),
+        )
 
     def _find_retriever(self, name: str) -> Retriever:
         if self._spec:
@@ -291,8 +289,8 @@ def _pool(
         made = pool.config([retriever.name for retriever in parts], environment)
         if made | {"kind": pool_config["kind"]} == pool_config:
             return pool.add_to(environment, parts)
-    problem = (
+    raise UsageError(
         f"the run's pools were made with {', '.join(pool_config['of'])}, which cannot be told apart from "
-        f"here"
+        f"here, "
+        "or by an earlier version; replay another run"
     )
-    raise UsageError(f"{problem}, or by an earlier version; replay another run")

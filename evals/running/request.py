@@ -43,7 +43,7 @@ from sextant.tools.platform.cli_options import (
 from sextant.tools.platform.files import InputFilePath
 from sextant.tools.platform.installation import find_page
 from sextant.tools.platform.system_calls import available_cores
-from sextant.tools.records import Query
+from sextant.tools.records import JsonMapping, JsonObject, Query
 from sextant.tools.retrievers import RETRIEVERS
 from sextant.tools.retrievers.expressions import Expression, Expressions
 
@@ -153,7 +153,7 @@ class SharedRequest(ModelSettings):
         ),
     ] = None
     parameters: Annotated[
-        Mapping[str, Any],
+        JsonMapping,
         Option(
             f"a parameter of the program, or a limit of each query: {', '.join(LIMITS)}",
             "NAME=VALUE",
@@ -210,18 +210,19 @@ class SharedRequest(ModelSettings):
     runs: Annotated[Path, Option("where run folders go", "DIR")] = Path("runs")
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task
-        )
+        if isinstance(self.task, Path):
+            object.__setattr__(self, "task", str(self.task))
         cli_options.validate_request(self)
         resolve_program(self.program)
         if self.env and not self.program.startswith("command:"):
             raise UsageError("--env is for --program command:LINE alone; leave it out")
         if self.instruction not in INSTRUCTIONS:
             tasks = environments.expand_tasks(self.task)
-            places = [(task, environments.choose_data(task, self.data, tasks)) for task in tasks]
-            names = [environments.locate_task(task, data)[0] for task, data in places]
-            instructions = [environments.read_instruction(self.instruction, name) for name in names]
+            instructions = []
+            for task in tasks:
+                data = environments.choose_data(task, self.data, tasks)
+                name, _ = environments.locate_task(task, data)
+                instructions.append(environments.read_instruction(self.instruction, name))
             if len(instructions) == 1:  # else each task reads its own, where it is loaded
                 object.__setattr__(self, "instruction", instructions[0])
 
@@ -378,8 +379,10 @@ class Request(SharedRequest):
         """Processes that answer queries; 1 is this process alone."""
         if self.on_ray:
             return -(-self.at_once // (1 if self.lm == "offline" else EACH))
+        if self.has_own_processes:
+            return 1
         most = self._asked if self.workers else available_cores() if self.at_once >= MANY else 1
-        return 1 if self.has_own_processes else min(most, self.at_once)
+        return min(most, self.at_once)
 
 
 # Programs that are objects of this process, as a function in a notebook: `evaluate(program=answer)`.
@@ -452,43 +455,33 @@ def find_program(name: str, env: Sequence[str] = ()) -> Any:
 
     `env` are the variables that an agent outside gets in addition to the usual ones.
     """
-    if is_registered(name):
-        from sextant.programs.custom import make_program_class  # takes time to import
-
-        return make_program_class(find_object(name), label_program(name))
-    constructor = names.load_object(
-        "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
-    )
-    scheme, _, called = name.partition(":")
-    if scheme in SCHEMES:
-        attributes = {"__doc__": constructor.__doc__, "called": called, "env": env}
-        if scheme in SERVERS:
-            attributes["open_clients"] = staticmethod(partial(_open_clients, scheme))
-        return type(constructor.__name__, (constructor,), attributes)
-    if name in SYSTEMS:
-        return constructor
+    user_object = _objects.get(name)
+    if user_object is None:
+        reference = name if name in SYSTEMS else resolve_program(name)
+        user_object = names.load_object("program", reference, SYSTEMS, names.PROGRAMS)
+        scheme, _, called = name.partition(":")
+        if scheme in SCHEMES:
+            attributes = {"__doc__": user_object.__doc__, "called": called, "env": env}
+            if scheme in SERVERS:
+                attributes["open_clients"] = staticmethod(partial(_open_clients, scheme))
+            return type(user_object.__name__, (user_object,), attributes)
+        if name in SYSTEMS:
+            return user_object
     from sextant.programs.custom import make_program_class  # takes time to import
 
-    return make_program_class(constructor, name)
+    return make_program_class(user_object, label_program(name))
 
 
 def _open_clients(scheme: str) -> Any:
     return names.load_object("scheme", scheme, SERVERS)()
 
 
-def _check_parameter(program: str, name: str, parameters: Collection[str]) -> None:
-    """Raise UnknownName unless `-P name` is a parameter of the program, or a limit of each query."""
-    if name not in parameters and name not in LIMITS:
-        near = LIMITS if parameters else difflib.get_close_matches(name, LIMITS)
-        raise UnknownName(f"parameter of {program}", name, [*parameters, *near])
-
-
 def parse_parameters(
     program: str,
     constructor: Any,
-    assignments: Mapping[str, Any],
-    defaults: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    assignments: JsonMapping,
+    defaults: JsonMapping | None = None,
+) -> JsonObject:
     """Return every parameter of the program: as `given`, or as `kept` in a compiled program, or
     with its default.
 
@@ -515,7 +508,9 @@ def parse_parameters(
     for name, text in assignments.items():
         if name in limited:
             continue
-        _check_parameter(program, name, parameters)
+        if name not in parameters:
+            near = LIMITS if parameters else difflib.get_close_matches(name, LIMITS)
+            raise UnknownName(f"parameter of {program}", name, [*parameters, *near])
         values[name] = read_value(name, str(text), parameters[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
             raise UsageError(
@@ -526,24 +521,23 @@ def parse_parameters(
     return values
 
 
-def query_limits(assignments: Mapping[str, Any]) -> dict[str, int]:
+def query_limits(assignments: JsonMapping) -> dict[str, int]:
     """Return those of `LIMITS` that are `given`, in their order.
 
     UsageError for anything but a number from 1.
     """
-    limits = {
-        name: read_value(name, str(assignments[name]), int)
-        for name in LIMITS
-        if name in assignments
-    }
-    if low := [f"{name}={most}" for name, most in limits.items() if most < 1]:
-        raise UsageError(f"-P {low[0]!r}: a limit is at least 1")
+    limits = {}
+    for name in LIMITS:
+        if name in assignments:
+            limits[name] = read_value(name, str(assignments[name]), int)
+            if limits[name] < 1:
+                raise UsageError(f"-P '{name}={limits[name]}': a limit is at least 1")
     return limits
 
 
 def apply_hints(
-    values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]
-) -> dict[str, Any]:
+    values: JsonMapping, fixed: Collection[str], hints: Mapping[str, str]
+) -> JsonObject:
     """Return `values` with the task's hints, for parameters that the program has and that are
     not `fixed`.
     """
@@ -552,17 +546,19 @@ def apply_hints(
     }
 
 
-def find_retrievers(values: Mapping[str, Any]) -> list[str]:
+def find_retrievers(values: JsonMapping) -> list[str]:
     """Return the retrievers that the values name, each once, as canonical expressions."""
-    named = [
-        Expressions(value)
-        for value in values.values()
-        if isinstance(value, Expression | Expressions)
-    ]
-    return list(dict.fromkeys(text for value in named for text in value.each()))
+    return list(
+        dict.fromkeys(
+            text
+            for value in values.values()
+            if isinstance(value, Expression | Expressions)
+            for text in Expressions(value).each()
+        )
+    )
 
 
-def hash_input_files(values: Mapping[str, Any]) -> dict[str, str]:
+def hash_input_files(values: JsonMapping) -> dict[str, str]:
     """Return the SHA-256 of every file that the values name, by parameter.
 
     DataError for a missing file.

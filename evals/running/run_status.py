@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sextant.evals.run_folder import Outcome, RunFolder
 from sextant.evals.run_sittings import OUT_OF_BUDGET, SITTINGS, STATUS, read_sittings, read_status
@@ -93,9 +93,7 @@ class RunStatus:
         self._in_flight = dict[str, float]()  # query_id -> when it began
         self._environment = ready.environment
         self._value = ready.value
-        self._unmeasured = list(folder.outcomes)  # answered by earlier sittings
-        self._values = dict[str, float | None]()  # query_id -> of the headline metric
-        self._mean = dict[str, Any]()
+        self._mean = JsonObject()
         self._measure_next = 0.0  # when the interval is due, by the monotonic clock
         self._lock = threading.Lock()
         self._leaving = threading.Event()
@@ -108,11 +106,9 @@ class RunStatus:
 
     def add(self, outcome: Outcome) -> None:
         """Count an answered query."""
-        value = self._value(outcome)
         with self._lock:
-            self._values[outcome["query_id"]] = value
             self._in_flight.pop(outcome["query_id"], None)
-        self._watch.add(outcome, value)
+        self._watch.add(outcome, self._value(outcome))
 
     def leave(self, query_id: str, reason: str) -> None:
         """Count a query that was begun and stays pending."""
@@ -160,17 +156,10 @@ class RunStatus:
         started = time.monotonic()
         if started < self._measure_next and not last:
             return
-        while self._unmeasured and not self._leaving.is_set():
-            outcome = self._folder.outcomes[self._unmeasured.pop()]
-            value = self._value(outcome)
-            with self._lock:
-                self._values.setdefault(outcome["query_id"], value)
         metric = self._environment.metric
-        with self._lock:
-            values = dict(self._values)
-        weights = query_weights(metric, self._environment)
-        summary = summarise_columns({metric: values}, {metric: weights}, resampled=False)
-        mean = summary[metric]
+        columns = {metric: dict(self._watch.values)}
+        weights = {metric: query_weights(metric, self._environment)}
+        mean = summarise_columns(columns, weights, resampled=False)[metric]
         with self._lock:
             self._mean = {key: mean[key] for key in ("mean", "low", "high")}
         self._measure_next = started + (time.monotonic() - started) / MEASURE_SHARE
@@ -196,8 +185,9 @@ class RunStatus:
         if not isinstance(error, KeyboardInterrupt):
             self._measure(last=True)
         status = self.status()
-        finished = status["done"] >= status["queries"]
-        name, reason = _describe_end(error, self.fault, finished=finished)
+        name, reason = _describe_end(
+            error, self.fault, finished=status["done"] >= status["queries"]
+        )
         line = {
             "state": name,
             "reason": reason,

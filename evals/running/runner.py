@@ -235,8 +235,11 @@ class _WorkerThreads:
         for thread, query_id in late.items():
             self.working.discard(thread)
             self.hire()
-            overdue = TimeoutError(f"the query took longer than {self._query_seconds:g} s")
-            self.done.put(_Result(query_id, overdue))
+            self.done.put(
+                _Result(
+                    query_id, TimeoutError(f"the query took longer than {self._query_seconds:g} s")
+                )
+            )
 
     def take_ready(self) -> list["_Result"]:
         """Return what is done by TOGETHER_SECONDS after the first, which is waited for TICK at most."""
@@ -287,8 +290,7 @@ def _finish(crew: _WorkerThreads, folder: RunFolder) -> None:
         wait_until(lambda: not crew.working, GRACE)
     finally:  # also at the second Ctrl-C
         while not crew.done.empty():
-            results = [result for _, result in crew.take_ready()]
-            folder.append(*[result for result in results if isinstance(result, dict)])
+            folder.append(*[result for _, result in crew.take_ready() if isinstance(result, dict)])
 
 
 class _FailurePolicy:

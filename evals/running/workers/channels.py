@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from sextant.tools.platform.interrupts import start_thread
+from sextant.tools.records import JsonObject
 
 
 class PeerClosed(BaseException):
@@ -121,8 +122,9 @@ class Connection:
             return
         # A number of this side's parity is a line that this side began, and that is over.
         if number not in self._lines and number % 2 != self._parity:
-            future = self._begin(partial(self._answer, self._add(number)))
-            future.add_done_callback(lambda _: self._lines.pop(number))
+            self._begin(partial(self._answer, self._add(number))).add_done_callback(
+                lambda _: self._lines.pop(number)
+            )
         if line := self._lines.get(number):
             line.arrived.put(message)
 
@@ -166,7 +168,7 @@ def _make_error(
     module: str,
     name: str,
     arguments: tuple[Any, ...],
-    attributes: dict[str, Any],
+    attributes: JsonObject,
 ) -> Exception:
     try:
         error_type: Any = getattr(import_module(module), name)

@@ -25,7 +25,7 @@ from sextant.tools.models.provider_response import ProviderResponse
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.system_calls import list_cores
-from sextant.tools.records import Query, Usage
+from sextant.tools.records import JsonMapping, JsonObject, Query, Usage
 from sextant.tools.retrievers.base import Search
 from sextant.tools.session import Limits, Session
 
@@ -46,7 +46,7 @@ class WorkerSetup(NamedTuple):
     folder: Path
     environment: Mapping[str, str]  # variables
     here: str  # the working folder
-    servers: Mapping[str, Any]  # what was found out of them, as resources.servers
+    servers: JsonMapping  # what was found out of them, as resources.servers
     anew: Mapping[str, int]
     kept: bool  # whether answers are kept in a ledger
     # Whether calls of a model that is free are only counted afterwards, for no budget is there to
@@ -67,7 +67,7 @@ class _ChargedSession(Session):
         self,
         query_id: str,
         limits: Limits,
-        snapshot: Mapping[str, Any],
+        snapshot: JsonMapping,
     ) -> None:
         super().__init__(Query(query_id, ""), ({}, {}, limits, time.perf_counter), snapshot)
         self.charged = list[tuple[Usage, str]]()
@@ -101,25 +101,22 @@ class Coordinator(RemoteSystem):
             str(spec): retriever for spec, retriever in ready.retrievers if not is_mapped(spec)
         }
         limits = request.budget_usd, request.budget_tokens, request.budget_calls, request.time_limit
-        pays = [
-            bool(retrievers.find_lenses(spec) or retrievers.find_api_parts(spec))
-            for spec, _ in ready.retrievers
-        ]
         self._setup = WorkerSetup(
-            *(
-                request,
-                folder,
-                dict(os.environ),
-                str(Path.cwd()),
-                model.resources.servers,
-                model.lm.anew,
-            ),
+            request,
+            folder,
+            dict(os.environ),
+            str(Path.cwd()),
+            model.resources.servers,
+            model.lm.anew,
             kept=self._client.keeps,
             counts=self._client.free and not any(limits),
             core=None,
             searched={
-                str(spec): (retriever.name, pay)
-                for (spec, retriever), pay in zip(ready.retrievers, pays, strict=True)
+                str(spec): (
+                    retriever.name,
+                    bool(retrievers.find_lenses(spec) or retrievers.find_api_parts(spec)),
+                )
+                for spec, retriever in ready.retrievers
             },
         )
         self._changed = threading.Condition()  # the workers, or what they are at
@@ -268,7 +265,7 @@ class Coordinator(RemoteSystem):
             failure = raised.index(error) if error in raised else error
         line.send("done", answer, failure, self._state())
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> JsonObject:
         client = self._client
         return {
             "window": client.window,

@@ -51,8 +51,11 @@ def starting(address: str) -> "Iterator[Callable[[], Connection]]":
         starter = _Starter(stack.enter_context(forkserver.fork_server(__name__, address)), address)
         starter.hear(starter.ask(_be_there))
         stack.enter_context(session.set_contextvar(ELSEWHERE, starter.make_blocks))
-        channel = partial(starter.ask, sharded.serve_by_actor), starter.hear
-        stack.enter_context(session.set_contextvar(sharded.ELSEWHERE, channel))
+        stack.enter_context(
+            session.set_contextvar(
+                sharded.ELSEWHERE, (partial(starter.ask, sharded.serve_by_actor), starter.hear)
+            )
+        )
         yield starter.start
 
 

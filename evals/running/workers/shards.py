@@ -7,7 +7,6 @@ out: checkpoints of agents, which only pending queries need.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from sextant.evals import run_folder
 from sextant.evals.run_folder import load_environment
@@ -17,9 +16,10 @@ from sextant.tools.errors import DataError, RunConflict, RunIncomplete
 from sextant.tools.models.storage.ledger import open_ledger
 from sextant.tools.platform import files
 from sextant.tools.platform.number_format import choose_verb, queries
+from sextant.tools.records import JsonObject
 
 
-def gather(path: Path) -> dict[str, Any]:
+def gather(path: Path) -> JsonObject:
     """Join the shards of the run in `path`, its own folder or that of a shard; return the output of
     --json.
 
@@ -40,12 +40,11 @@ def gather(path: Path) -> dict[str, Any]:
                 if (shard_path / "run-id").exists():
                     open_ledger(joined_path).gather(open_ledger(shard_path))
         run_folder.write_opened(joined_path, run_folder.read_opened(joined_path) | opened)
-        scores: dict[str, Any] = {"run": str(joined_path)} | score(joined_path, environment)
+        scores: JsonObject = {"run": str(joined_path)} | score(joined_path, environment)
     record_test_use(config, joined_path)
     if (joined_path / "run-id").exists():
         scores["ledger"] = open_ledger(joined_path).usage_totals.json()
-    bounds = read_reference_bounds(joined_path)
-    return scores | {"bounds": bounds, "looks": count_test_uses(config)}
+    return scores | {"bounds": read_reference_bounds(joined_path), "looks": count_test_uses(config)}
 
 
 def _find(path: Path) -> tuple[Path, list[Path]]:

@@ -84,10 +84,9 @@ class _Worker:
         elsewhere = setup.searched
         for spec in (resolved.retriever, *resolved.others.values()):
             if not is_mapped(spec):
-                expression = str(with_lens_attribute(spec, opened.run_retrievers.attribute))
-                opened.run_retrievers.built[expression] = _RemoteRetriever(
-                    self, str(spec), *elsewhere[str(spec)]
-                )
+                opened.run_retrievers.built[
+                    str(with_lens_attribute(spec, opened.run_retrievers.attribute))
+                ] = _RemoteRetriever(self, str(spec), *elsewhere[str(spec)])
         ready = prepare_loaded(opened, setup.folder)
         self._system = ready.system
         self._model = ready.model
@@ -202,8 +201,13 @@ class _RemoteRetriever(Retriever):
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         payer = session.current() if self._pays else None
-        paying = payer and (payer.query_id, payer.limits, payer.snapshot())
-        with self._by.asking("search", self._key, searches, k, paying) as line:
+        with self._by.asking(
+            "search",
+            self._key,
+            searches,
+            k,
+            payer and (payer.query_id, payer.limits, payer.snapshot()),
+        ) as line:
             hits, left_out, failure, allowed, charged, fault = line.receive()
         if payer:
             for _ in range(allowed):
@@ -213,9 +217,10 @@ class _RemoteRetriever(Retriever):
             payer.fault = payer.fault or fault
         if failure:
             raise failure
-        counts = zip(searches, left_out, strict=True)
         self._left_out |= {
-            (search.text, search.instruction): count for search, count in counts if count
+            (search.text, search.instruction): count
+            for search, count in zip(searches, left_out, strict=True)
+            if count
         }
         return hits  # type: ignore[no-any-return]
 
