@@ -120,8 +120,11 @@ def import_command(name: str) -> Any:
         return plugins.load_command(name, f"sextant {name}")
     path, _ = COMMANDS[name]
     spec = find_spec(path)
-    is_package = spec is not None and spec.submodule_search_locations is not None
-    return import_module(f"{path}.__main__" if is_package else path)
+    return import_module(
+        f"{path}.__main__"
+        if spec is not None and spec.submodule_search_locations is not None
+        else path
+    )
 
 
 def list_modules() -> dict[str, tuple[str, str]]:
@@ -131,17 +134,17 @@ def list_modules() -> dict[str, tuple[str, str]]:
     commands = COMMANDS | {name: ("", purpose) for name, purpose in SEPARATE.items()}
     for name, entry_point in plugins.list_entry_points(plugins.COMMANDS).items():
         if name not in COMMANDS:
-            module = entry_point.module.removesuffix(".__main__")
-            package = plugins.list_names((), plugins.COMMANDS)[name]
-            commands[name] = (module, SEPARATE.get(name, package))
+            commands[name] = (
+                entry_point.module.removesuffix(".__main__"),
+                SEPARATE.get(name, plugins.list_names((), plugins.COMMANDS)[name]),
+            )
     return commands
 
 
 def list_commands() -> str:
     """Return a line for each command."""
     rows = [(name, description) for name, (_, description) in list_modules().items()]
-    head = "usage: sextant COMMAND ...     each command has --help"
-    return f"{head}\n\n{definitions(rows)}"
+    return f"usage: sextant COMMAND ...     each command has --help\n\n{definitions(rows)}"
 
 
 if __name__ == "__main__":

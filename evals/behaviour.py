@@ -30,8 +30,12 @@ def parser() -> CommandParser:
         metavar="RUN",
         help="scored runs, or folders that have some in them",
     )
-    named = "have the model of --lm name why N of each run's lost documents were lost"
-    add("--name-failures", type=positive, metavar="N", help=named)
+    add(
+        "--name-failures",
+        type=positive,
+        metavar="N",
+        help="have the model of --lm name why N of each run's lost documents were lost",
+    )
     add("--dry-run", action="store_true", help="say what naming will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object, with the steps of each figure")
     cli_options.add_options(
@@ -55,13 +59,18 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.name_failures:
         from sextant.evals.running import loss_causes  # DSPy
 
-        fixed_options = {
-            "program": "sextant.programs.llm_tasks.loss_explainer:Explainer",
-            "task": result["task"],
-        }
-        request = cli_options.from_options(SharedRequest, vars(arguments) | fixed_options)
         named = loss_causes.label_loss_causes(
-            arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run
+            arguments.paths,
+            cli_options.from_options(
+                SharedRequest,
+                vars(arguments)
+                | {
+                    "program": "sextant.programs.llm_tasks.loss_explainer:Explainer",
+                    "task": result["task"],
+                },
+            ),
+            arguments.name_failures,
+            dry_run=arguments.dry_run,
         )
         result = result | named
         text = text + loss_causes.render_loss_causes(named)

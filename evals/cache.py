@@ -4,6 +4,7 @@ RUNS/answers.sqlite3.
 
 import argparse
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -120,13 +121,12 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
 def _sum_by_model(answers: ResponseCache, wanted: AnswerFilter) -> dict[str, JsonObject]:
     """Return the answers, their usage, and the days of the first and the last, by model."""
     models: dict[str, JsonObject] = {}
-    usages: dict[str, Usage] = {}
-    columns = ("key", "model", "usage", "at")
-    for answer in answers.find(wanted, columns):
+    usages = defaultdict[str, Usage](Usage)
+    for answer in answers.find(wanted, ("key", "model", "usage", "at")):
         model = answer["model"]
         day = _day(answer["at"])
         row = models.setdefault(model, {"answers": 0, "usage": {}, "first": day})
-        usages[model] = usages.get(model, Usage()) + usage_from_json(answer["usage"])
+        usages[model] += usage_from_json(answer["usage"])
         row |= {"answers": row["answers"] + 1, "last": day}
     for model, row in models.items():
         row["usage"] = usage_json(usages[model])
@@ -146,8 +146,12 @@ def _table_of_models(models: Mapping[str, JsonMapping]) -> ResultTable:
         ]
         for name, row in models.items()
     ]
-    heads = ["model", "answers", "tokens in", "tokens out", "price", "first", "last"]
-    return ResultTable("", heads, rows, names=(0, 5, 6))
+    return ResultTable(
+        "",
+        ["model", "answers", "tokens in", "tokens out", "price", "first", "last"],
+        rows,
+        names=(0, 5, 6),
+    )
 
 
 def _table_of_calls(calls: Sequence[JsonMapping]) -> ResultTable:
@@ -164,8 +168,12 @@ def _table_of_calls(calls: Sequence[JsonMapping]) -> ResultTable:
         ]
         for call in calls
     ]
-    heads = ["key", "answered", "query", "model", "tokens in", "tokens out", "prompt", "begins"]
-    return ResultTable("", heads, rows, names=(0, 1, 2, 3, 6, 7))
+    return ResultTable(
+        "",
+        ["key", "answered", "query", "model", "tokens in", "tokens out", "prompt", "begins"],
+        rows,
+        names=(0, 1, 2, 3, 6, 7),
+    )
 
 
 def _table_of_runs(runs: Mapping[str, JsonMapping]) -> ResultTable:
@@ -179,14 +187,19 @@ def _table_of_runs(runs: Mapping[str, JsonMapping]) -> ResultTable:
         ]
         for run, usage_totals in runs.items()
     ]
-    heads = ["run", "sent", "answered", "failed", "from the cache", "price", "faults"]
-    return ResultTable("", heads, rows, names=(0, 6))
+    return ResultTable(
+        "",
+        ["run", "sent", "answered", "failed", "from the cache", "price", "faults"],
+        rows,
+        names=(0, 6),
+    )
 
 
 def _calls(answers: ResponseCache, wanted: AnswerFilter) -> Iterator[JsonObject]:
     """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
-    columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
-    for row in answers.find(wanted, columns):
+    for row in answers.find(
+        wanted, ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
+    ):
         answer = _answers(row.pop("outputs"))[0]
         has_prompt = row.pop("request") is not None
         yield row | {

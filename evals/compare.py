@@ -85,8 +85,9 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     from sextant.evals.reporting import comparison_tables  # not for --help or --json
 
-    pairs = arguments.pairs or len(result["runs"]) == 1
-    blocks = comparison_tables.lay_out_comparison(result, pairs=pairs)
+    blocks = comparison_tables.lay_out_comparison(
+        result, pairs=arguments.pairs or len(result["runs"]) == 1
+    )
     if arguments.latex:
         repeats = [path for system in result["systems"] for path in system["repeats"]]
         print_stdout(to_latex(blocks, style, repeats))

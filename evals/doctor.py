@@ -69,11 +69,18 @@ def command(arguments: argparse.Namespace) -> int:
     with announced("examining this machine"):
         findings = list(examine())
     if arguments.json:
-        rows = [finding._asdict() for finding in findings]
-        print_json({"findings": rows})
+        print_json({"findings": [finding._asdict() for finding in findings]})
         return 0
-    cells = [list(finding) for finding in findings]
-    show([ResultTable("", ["", "", "here", "what to do"], cells, names=(0, 1, 2, 3))])
+    show(
+        [
+            ResultTable(
+                "",
+                ["", "", "here", "what to do"],
+                [list(finding) for finding in findings],
+                names=(0, 1, 2, 3),
+            )
+        ]
+    )
     wrong = [finding.subject for finding in findings if finding.state == "wrong"]
     if wrong:
         show([f"{plural(len(wrong), 'fault')}: {', '.join(wrong)}"])
@@ -140,8 +147,12 @@ def _check_disk() -> Finding:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
-        remedy = "set $SEXTANT_HOME to a folder that you may write"
-        return Finding("wrong", "disk", f"{folder} may not be written", remedy)
+        return Finding(
+            "wrong",
+            "disk",
+            f"{folder} may not be written",
+            "set $SEXTANT_HOME to a folder that you may write",
+        )
     return _judge(
         "disk",
         f"{_gigabytes(free)} free for {sextant_home()}",
@@ -190,13 +201,20 @@ def _check_servers() -> Iterator[Finding]:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), CONNECT_SECONDS):
             listening.append(port)
     for port in listening:
-        url = f"http://127.0.0.1:{port}/v1"
-        text = f"port {port} is open, where {SERVERS[port]} usually listens"
-        yield Finding("ok", "server", text, f"sextant models check @{url} lists its models")
+        yield Finding(
+            "ok",
+            "server",
+            f"port {port} is open, where {SERVERS[port]} usually listens",
+            f"sextant models check @http://127.0.0.1:{port}/v1 lists its models",
+        )
     if not listening:
         ports = ", ".join(map(str, SERVERS))
-        remedy = "start one, or give --lm MODEL@http://HOST:PORT/v1"
-        yield Finding("note", "server", f"none on this machine (ports {ports})", remedy)
+        yield Finding(
+            "note",
+            "server",
+            f"none on this machine (ports {ports})",
+            "start one, or give --lm MODEL@http://HOST:PORT/v1",
+        )
 
 
 def _check_indexes() -> Finding:

@@ -35,6 +35,7 @@ from sextant.tools.plugins import (
     load_object,
     resolve,
 )
+from sextant.tools.records import JsonObject
 
 _TABLE = FOLDERS | SERVICES
 
@@ -48,7 +49,7 @@ def export(
     limit: int | None = None,
     prompts: bool = True,
     force: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write `run`, or for schemas None, in the format `to` at `out`; return the object that --json
     prints.
 
@@ -63,7 +64,7 @@ def export(
     write = _load_format(to)
     source = None
     notes = list[str]()
-    report = dict[str, Any](format=display_name(to))
+    report = JsonObject(format=display_name(to))
     if run:
         source, notes = export_run.select(run, query_ids, limit, prompts=prompts)
         report |= {
@@ -84,8 +85,9 @@ def export(
     with export_run.fill_folder(Path(out), force=force) as folder:
         report["notes"] = notes + _fill(to, write, source, folder)
         report["files"] = export_run.files_in(folder)
-        manifest = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        files.replace(folder / export_run.MANIFEST, manifest)
+        files.replace(
+            folder / export_run.MANIFEST, json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+        )
     return {"out": out, **report}
 
 
@@ -95,8 +97,7 @@ def _load_format(name: str) -> Any:
 
 def _fill(to: str, write: Any, source: Any, folder: Path) -> list[str]:
     if to in FOLDERS:
-        notes: list[str] = write(source, folder)
-        return notes
+        return list(write(source, folder))
     try:
         return list(write(source, folder) or ())
     except SextantError:

@@ -84,10 +84,9 @@ def compare(
     that were not asked the same, unless `force`.
     """
     result = comparison.compare(_paths(runs), _as_list(metrics), force=force)
-    is_pair = len(result["runs"]) == 1
     return TabledResult(
         result,
-        comparison_tables.lay_out_comparison(result, pairs=is_pair),
+        comparison_tables.lay_out_comparison(result, pairs=len(result["runs"]) == 1),
         result["comparisons"],
         lambda: plots.draw_differences(result, system_names(result)),
     )
@@ -102,16 +101,18 @@ def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> Tab
     axes = tuple(budget_curves.AXES) if by == "all" else (by,)
     result = budget_curves.curves(_paths(runs), metric, axes)
     rows = [row._asdict() for row in comparison_tables.list_curve_rows(result)]
-    blocks = comparison_tables.lay_out_curves(result)
-    return TabledResult(result, blocks, rows, lambda: plots.draw_curves(result))
+    return TabledResult(
+        result, comparison_tables.lay_out_curves(result), rows, lambda: plots.draw_curves(result)
+    )
 
 
 def behaviour(*runs: Run | Sequence[Run]) -> TabledResult:
     """Count what the searchers of runs do, as `sextant behaviour` does."""
     result = behaviour_of_runs.compare_behaviour(_paths(runs))
     blocks = behaviour_of_runs.lay_out_behaviour(result)
-    table = next(block for block in blocks if isinstance(block, ResultTable))
-    return TabledResult(result, blocks, table)
+    return TabledResult(
+        result, blocks, next(block for block in blocks if isinstance(block, ResultTable))
+    )
 
 
 def study(
@@ -129,8 +130,12 @@ def study(
     if outcome.problem:
         raise outcome.problem.saying("; ".join([*outcome.reasons, str(outcome.problem)]))
     blocks = list(outcome.blocks)
-    table = next(block for block in blocks if isinstance(block, ResultTable))
-    return TabledResult(outcome.json, blocks, table, outcome.draw)
+    return TabledResult(
+        outcome.json,
+        blocks,
+        next(block for block in blocks if isinstance(block, ResultTable)),
+        outcome.draw,
+    )
 
 
 def experiment(
@@ -203,9 +208,7 @@ def _paths(runs: Sequence[Run | Sequence[Run]]) -> list[Path]:
 
 def _list_experiment_rows(result: JsonMapping, labels: Sequence[str]) -> list[JsonObject]:
     """Return a row for each system, with each metric and its p against the baseline."""
-    adjusted = {}
-    for row in result["comparisons"]:
-        adjusted[row["run"], row["metric"]] = row["p_holm"]
+    adjusted = {(row["run"], row["metric"]): row["p_holm"] for row in result["comparisons"]}
     rows = []
     for place, (label, system) in enumerate(zip(labels, result["systems"], strict=True)):
         cells: JsonObject = {"system": label}

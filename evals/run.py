@@ -11,7 +11,6 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,31 +143,21 @@ def run_request(
     opening: "Callable[[Request], LoadedRun] | None" = None,
 ) -> "Result":
     """Run a request, and print its scores if a person reads them."""
-    from sextant.tools.platform.forkserver import fork_server  # not for --help
-
-    with (
-        fork_server("sextant.evals.running.workers.worker")
-        if request.forks
-        else nullcontext() as start
-    ):
-        with announced("loading libraries"):
-            from sextant.evals.running import evaluate  # as above, and while workers import theirs
-
-        opening = opening or evaluate.load_run
-        if events:
-            return evaluate.run_request(request, events.report, opening=opening, start=start)
-        if arguments.json:
-            return evaluate.run_request(request, opening=opening, start=start)
+    with announced("loading libraries"):
         from sextant.evals.run_folder import read_config  # as above
-        from sextant.evals.running.progress_display import report  # as above
+        from sextant.evals.running import evaluate, progress_display  # as above
         from sextant.evals.scoring.score_table import show_scores  # as above
 
-        result = evaluate.run_request(request, report, opening=opening, start=start)
+    report: Any = None if arguments.json else progress_display.report
+    result = evaluate.run_request(
+        request, events.report if events else report, opening=opening or evaluate.load_run
+    )
+    if not (events or arguments.json):
         scores = result.json()
         has_candidates = scores.get("candidates") is not None
         deviations = list_deviations(read_config(result.folder), has_candidates=has_candidates)
         show_scores(scores, deviations=len(deviations))
-        return result
+    return result
 
 
 def names_several(task: str) -> bool:
@@ -300,11 +289,14 @@ def describe_programs() -> tuple[list[JsonObject], list[TerminalBlock]]:
         for name, origin in plugins.list_names(SYSTEMS, plugins.PROGRAMS).items()
         if origin
     }
-    tables = {"program": PROGRAMS, "agent": AGENTS, "installed program": installed}
-    for label, table in tables.items():
+    for label, table in {
+        "program": PROGRAMS,
+        "agent": AGENTS,
+        "installed program": installed,
+    }.items():
         items = list[tuple[str, str]]()
         for name in table:
-            values = dict[str, Any]()
+            values = JsonObject()
             try:
                 constructor = find_program(name)
                 description = first_sentence(inspect.getdoc(constructor))

@@ -89,8 +89,11 @@ def digest(config: Config) -> str:
     """Return the eight hex digits that identify a configuration; a run folder's name ends
     with them.
     """
-    determining = {key: value for key, value in config.items() if key != PROVENANCE}
-    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(
+        json.dumps(
+            {key: value for key, value in config.items() if key != PROVENANCE}, sort_keys=True
+        ).encode()
+    ).hexdigest()[:8]
 
 
 def run_path(runs: Path, config: Config) -> Path:
@@ -209,24 +212,19 @@ class JsonlIndex(Mapping[str, JsonObject]):
         with self.path.open("rb", buffering=_LINES_AT_ONCE) as file:
             for query_id, start in starts:
                 file.seek(start)
-                yield self._read_row(query_id, start, file.readline())
-
-    def _read_row(
-        self,
-        query_id: str,
-        start: int,
-        line: bytes,
-    ) -> JsonObject:
-        checksum = self.checksums.get(start)
-        if checksum is not None and checksum != zlib.crc32(line):
-            changed = f"{self.path}, query {query_id!r} has changed since the file was opened"
-            raise DataError(f"{changed}; give the command again")
-        try:
-            return self.read(line)
-        except ValueError as error:
-            raise DataError(
-                f"{self.path}, query {query_id!r} is damaged ({error}); {MEND}"
-            ) from None
+                line = file.readline()
+                if self.checksums.get(start) not in (None, zlib.crc32(line)):
+                    raise DataError(
+                        f"{self.path}, query {query_id!r} has changed since the file was opened; "
+                        "give the command again"
+                    )
+                try:
+                    row = self.read(line)
+                except ValueError as error:
+                    raise DataError(
+                        f"{self.path}, query {query_id!r} is damaged ({error}); {MEND}"
+                    ) from None
+                yield row
 
     def __contains__(self, query_id: object) -> bool:
         return query_id in self.starts
@@ -284,17 +282,16 @@ class RunFolder:
             return
         self.record_opened()
         path = self.path / OUTCOMES_FILE
-        lines = (sign_line(files.encode_row(outcome), self.digest) for outcome in outcomes)
-        starts, error = files.append_lines(path, lines)
+        starts, error = files.append_lines(
+            path, (sign_line(files.encode_row(outcome), self.digest) for outcome in outcomes)
+        )
         query_ids = [outcome["query_id"] for outcome in outcomes]
         self.outcomes.starts.update(zip(query_ids, starts, strict=False))
         if error:
-            problem = (
-                f"{path}: {error.strerror or error}; query {query_ids[len(starts)]!r} could not be "
-                f"written and is pending"
-            )
             raise RunIncomplete(
-                f"{problem}, the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
+                f"{path}: {error.strerror or error}; query {query_ids[len(starts)]!r} could not be "
+                f"written and is pending, "
+                f"the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
             )
 
     def record_opened(self) -> None:
@@ -331,17 +328,6 @@ class RunFolder:
             files.append_line(self.path / LEFT, line.encode())
 
 
-def _check_same_config(path: Path, config: Config) -> None:
-    """Raise RunConflict if the folder holds a run with another configuration."""
-    old = read_config(path, named=False)
-    new = json.loads(json.dumps(config))
-    if changed := sorted(
-        key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)
-    ):
-        mend = "choose another --runs, or remove that folder"
-        raise RunConflict(f"{path} holds a run with another {', '.join(changed)}; {mend}")
-
-
 @contextmanager
 def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     """Reserve `path` for this configuration and process; RunConflict or UsageError if it
@@ -360,11 +346,26 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         ) from None
     with lock:
         if (path / CONFIG_FILE).exists():
-            _check_same_config(path, config)
+            old = read_config(path, named=False)
+            new = json.loads(json.dumps(config))
+            if changed := sorted(
+                key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)
+            ):
+                raise RunConflict(
+                    f"{path} holds a run with another {', '.join(changed)}; "
+                    "choose another --runs, or remove that folder"
+                )
         # Written again on resuming: the data may have moved, and so the provenance may have
         # changed.
-        shown = config | {PROVENANCE: files.hide_folders(config[PROVENANCE])}
-        write(path / CONFIG_FILE, json.dumps(shown, indent=2, sort_keys=True) + "\n")
+        write(
+            path / CONFIG_FILE,
+            json.dumps(
+                config | {PROVENANCE: files.hide_folders(config[PROVENANCE])},
+                indent=2,
+                sort_keys=True,
+            )
+            + "\n",
+        )
         yield RunFolder(
             path.absolute(),
             path,
@@ -398,11 +399,11 @@ def read_config(path: Path, *, named: bool = True) -> Config:
         )
     ending = _NAME_DIGEST.search(path.resolve().name)
     if named and ending and ending[1] != digest(config):
-        problem = (
+        raise DataError(
             f"{path} has the name of another configuration than config.json holds "
-            f"({digest(config)})"
+            f"({digest(config)}): "
+            "it was edited; put it back, or run again"
         )
-        raise DataError(f"{problem}: it was edited; put it back, or run again")
     return config
 
 
@@ -421,8 +422,9 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Js
             return query_id
         return str(read(line)["query_id"])
 
-    file = path / OUTCOMES_FILE
-    return read_rows(file, query_of, read=read if skim else files.loads, repair=repair, mend=MEND)
+    return read_rows(
+        path / OUTCOMES_FILE, query_of, read=read if skim else files.loads, repair=repair, mend=MEND
+    )
 
 
 def _read_query_id(line: bytes) -> str:
@@ -456,10 +458,9 @@ def check_new_outcome(outcome: Outcome) -> None:
 
 def _check_lengths(outcome: Outcome) -> None:
     for step in outcome["trace"]["steps"]:
-        has_lengths = "shown" in step or "lengths" in step
-        if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(
-            step.get("lengths", ())
-        ):
+        if ("shown" in step or "lengths" in step) and not len(step["doc_ids"]) == len(
+            step.get("shown", ())
+        ) == len(step.get("lengths", ())):
             raise ValueError("'shown' and 'lengths' of a step are not of its documents")
     if (scores := outcome.get("scores")) and len(scores) != len(outcome["ranking"]):
         raise ValueError("'scores' are not of the documents in 'ranking'")
@@ -518,10 +519,10 @@ def writing(path: Path) -> Iterator[TextIO]:
         with files.replacing(path) as file:
             yield file
     except OSError as error:
-        mend = (
+        raise RunIncomplete(
+            f"{path}: {error.strerror or error}; "
             f"the answered queries are safe; {files.remedy(error)} and give the same command again"
-        )
-        raise RunIncomplete(f"{path}: {error.strerror or error}; {mend}") from None
+        ) from None
 
 
 def sign_line(line: bytes, config_digest: str) -> bytes:
@@ -572,9 +573,9 @@ def check_file(path: Path, scores: JsonMapping) -> None:
 
 def seal_scores(scores: JsonObject) -> JsonObject:
     """Return the contents of scores.json with their digest."""
-    text = json.dumps({key: value for key, value in scores.items() if key != "digest"})
     plain = json.dumps(
-        json.loads(text), sort_keys=True
+        json.loads(json.dumps({key: value for key, value in scores.items() if key != "digest"})),
+        sort_keys=True,
     )  # keys that are no text become text before they are sorted
     return scores | {"digest": hashlib.sha256(plain.encode()).hexdigest()[:_LENGTH]}
 
@@ -605,14 +606,19 @@ def check_ranking(
     """
     ranked = set(ranking)
     if len(ranked) < len(ranking):
-        twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
-        raise InvalidRanking(twice, f"is there twice for query {query.query_id!r}")
+        raise InvalidRanking(
+            next(doc_id for doc_id, count in Counter(ranking).items() if count > 1),
+            f"is there twice for query {query.query_id!r}",
+        )
     if not documents.keys() >= ranked:
-        invented = next(doc_id for doc_id in ranking if doc_id not in documents)
-        raise InvalidRanking(invented, "is not in the corpus")
+        raise InvalidRanking(
+            next(doc_id for doc_id in ranking if doc_id not in documents), "is not in the corpus"
+        )
     if hidden := query.excluded.intersection(ranking):
-        reason = f"is excluded for query {query.query_id!r}, so no system may find it"
-        raise InvalidRanking(min(hidden, key=ranking.index), reason)
+        raise InvalidRanking(
+            min(hidden, key=ranking.index),
+            f"is excluded for query {query.query_id!r}, so no system may find it",
+        )
     if query.candidates is not None and (outside := ranked - query.candidates):
         raise InvalidRanking(
             min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}"
@@ -627,21 +633,20 @@ def load_environment(
     """
     provenance = config[PROVENANCE]
     location = provenance["folder"] or config["data"]
-    qrels = qrels or provenance["judgements"]
-    named = {
-        "qrels": qrels,
-        "instruction": config["instruction"],
-        "columns": provenance.get("columns"),
-        "relevant_from": provenance.get("relevant_from")
-        if relevant_from is None
-        else relevant_from,
-    }
-    chosen = environments.load(config["task"], location, config["split"], **named).asking(
-        **config["asked"]
-    )
+    if relevant_from is None:
+        relevant_from = provenance.get("relevant_from")
+    chosen = environments.load(
+        config["task"],
+        location,
+        config["split"],
+        qrels=qrels or provenance["judgements"],
+        instruction=config["instruction"],
+        columns=provenance.get("columns"),
+        relevant_from=relevant_from,
+    ).asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:
-        problem = f"the data of {config['task']} in {location} is not what the run was made with"
         raise DataError(
-            f"{problem} ({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
+            f"the data of {config['task']} in {location} is not what the run was made with"
+            f" ({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
         )
     return chosen

@@ -82,12 +82,17 @@ def run(
         with announced(f"estimating {plural(len(cells), 'cell')}"):
             ahead, cannot = run_cells.estimate_cells(cells)
         reasons, problem = explain(cannot)
-        estimate = {"study": study.name, **ahead}
-        return CommandResult(estimate, run_cells.lay_out_ahead(ahead), problem, reasons=reasons)
+        return CommandResult(
+            {"study": study.name, **ahead}, run_cells.lay_out_ahead(ahead), problem, reasons=reasons
+        )
     file = runs / "studies" / study.name / "cells.json"
-    about = {"study": study.name, "question": study.question}
-    progress = run_cells.StudyProgress(cells, file, about, quiet=quiet)
-    cell_results = run_cells.run_cells(cells, progress, study.compare.get("metric", ""))
+    cell_results = run_cells.run_cells(
+        cells,
+        run_cells.StudyProgress(
+            cells, file, {"study": study.name, "question": study.question}, quiet=quiet
+        ),
+        study.compare.get("metric", ""),
+    )
     with announced("testing the differences"):
         gathered = results.gather(study, cell_results)
     page: Path | None = None
@@ -96,8 +101,7 @@ def run(
         with announced("writing the report"):
             figures = results.lay_out(gathered)
             page = results.write(gathered, figures, runs)
-        table = figures.to_table()
-        for further in (table, *results.lay_out_tests(gathered, figures)):
+        for further in (figures.to_table(), *results.lay_out_tests(gathered, figures)):
             blocks += [further, *further.notes, ""]
         blocks.append(results.lay_out_costs(gathered))
     blocks += [
