@@ -26,54 +26,35 @@ QUERY = 1200  # characters of a query that are shown
 Case = tuple[str, str, str]
 
 
-def search(job: TeleprompterContext) -> TeleprompterResult:
+def search(job: TeleprompterContext, draft_count: int, case_count: int) -> TeleprompterResult:
     """Have drafts written, each from a few training queries and the drafts before; return the best."""
     study = job.study
     task_objective = study.parts["train"][0].objective
     drafts = [task_objective] if task_objective else []
     programs = [job.student]
-    for number in range(job.options["drafts"]):
-        cases = _draw_cases(job, number)
-        draft = _write_draft(job, cases, drafts)
-        if draft is None:
-            continue
-        drafts.append(draft)
-        parameters = {}
-        if draft != task_objective:
-            parameters[OBJECTIVE] = draft
-        program = study.instrument(job.inputs.program_to_start(), parameters)
-        programs.append(program)
+    relevance = get_lens(study.training.environment.hints.get("lens", "")).recognise
+    predictor = predict(WriteObjective, tokens=600)
+    for number in range(draft_count):
+        cases = _draw_cases(job, number, case_count)
+        with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
+            draft = write_objective(predictor, cases, relevance, drafts)
+            drafts.append(draft)
+            parameters = {} if draft == task_objective else {OBJECTIVE: draft}
+            programs.append(study.instrument(job.inputs.program_to_start(), parameters))
     by_digest = {study.evaluate(program, "validation"): program for program in programs}
     # Of equal drafts the first.
     best = max(by_digest, key=lambda digest: study.mean(digest, "validation"))
     return TeleprompterResult(by_digest[best])
 
 
-def _draw_cases(job: TeleprompterContext, number: int) -> list[Case]:
+def _draw_cases(job: TeleprompterContext, number: int, most: int) -> list[Case]:
     """Draw training queries; a case is a query, the text of a wanted document, and that of another."""
     queries = job.study.parts["train"]
-    count = min(len(queries), job.options["cases"])
     generator = random.Random(f"{job.request.seed} {number}")
-    drawn = generator.sample(queries, count)
     cases = []
-    for labelled in job.inputs.label(drawn):
+    for labelled in job.inputs.label(generator.sample(queries, min(len(queries), most))):
         texts = {passage["id"]: passage["text"] for passage in labelled.passages}
-        wanted = [texts[doc_id] for doc_id in labelled.selected]
-        others = [texts[doc_id] for doc_id in texts if doc_id not in labelled.selected]
-        if wanted and others:
-            cases.append((labelled.description[:QUERY], wanted[0], others[0]))
+        others = [text for doc_id, text in texts.items() if doc_id not in labelled.selected]
+        if labelled.selected and others:
+            cases.append((labelled.description[:QUERY], texts[labelled.selected[0]], others[0]))
     return cases
-
-
-def _write_draft(
-    job: TeleprompterContext,
-    cases: list[Case],
-    drafts: list[str],
-) -> str | None:
-    """Return a new draft; None if the model's answer cannot be used."""
-    lens = job.study.training.environment.hints.get("lens", "")
-    relevance = get_lens(lens).recognise
-    predictor = predict(WriteObjective, tokens=600)
-    with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
-        return write_objective(predictor, cases, relevance, drafts)
-    return None

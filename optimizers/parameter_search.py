@@ -79,8 +79,9 @@ def parse_ranges(
             parsed = [parse_parameters(program, constructor, {name: value}) for value in values]
             values = [parameters[name] for parameters in parsed]
         elif name not in (*placeholders, RETRIEVER):
-            names = [*program_parameters, RETRIEVER, *placeholders]
-            raise UnknownName(f"parameter of {program}", name, names)
+            raise UnknownName(
+                f"parameter of {program}", name, [*program_parameters, RETRIEVER, *placeholders]
+            )
         if len(values) != len(set(values)) or "" in values:
             raise UsageError(
                 f"--range '{name}={text}' has an empty value, or a value twice; write "
@@ -92,38 +93,32 @@ def parse_ranges(
 
 def _spread(name: str, text: str) -> list[str]:
     """Return the values of low..high: whole numbers, _MOST of them at most, or six others."""
-    low, _, high = (end.strip() for end in text.partition(".."))
+    ends = text.partition("..")[::2]
     try:
-        first = float(low)
-        last = float(high)
+        low, high = map(float, ends)
     except ValueError:
         raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
-    if not -math.inf < first < last < math.inf:
+    if not -math.inf < low < high < math.inf:
         raise UsageError(f"--range {name}={text}: low has to be below high")
-    is_whole = re.fullmatch(r"[+-]?\d+\.\.[+-]?\d+", f"{low}..{high}")
-    intervals = min(_MOST - 1, int(high) - int(low)) if is_whole else _INTERVALS
-    values = []
-    for step in range(intervals + 1):
-        if is_whole:
-            values.append(str(int(low) + round(step * (int(high) - int(low)) / intervals)))
-        else:
-            values.append(f"{first + (last - first) * step / intervals:.6g}")
-    return values
+    is_whole = all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in ends)
+    intervals = min(_MOST - 1, int(high - low)) if is_whole else _INTERVALS
+    steps = [step * (high - low) / intervals for step in range(intervals + 1)]
+    return [f"{low + round(step):.0f}" if is_whole else f"{low + step:.6g}" for step in steps]
 
 
 def fill_template(retriever: str, chosen: Mapping[str, Any]) -> str:
     """Return the retriever of a combination: its own, or `retriever` with its {names} filled in."""
-    text = str(chosen.get(RETRIEVER, retriever))
-    return _PLACEHOLDER.sub(lambda match: str(chosen[match[1]]), text)
+    return _PLACEHOLDER.sub(
+        lambda match: str(chosen[match[1]]), str(chosen.get(RETRIEVER, retriever))
+    )
 
 
 def each_retriever(template: str, declared: Ranges) -> list[str]:
     """List every retriever that a combination may have; at most a thousand of them."""
     names = [name for name in declared if name == RETRIEVER or f"{{{name}}}" in template]
-    product = itertools.product(*(declared[name] for name in names))
     return [
         fill_template(template, dict(zip(names, values, strict=True)))
-        for values in itertools.islice(product, 1000)
+        for values in itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
     ]
 
 
@@ -147,7 +142,7 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
     return drawn
 
 
-def search(job: TeleprompterContext) -> TeleprompterResult:
+def search(job: TeleprompterContext, trials: int) -> TeleprompterResult:
     """Find the combination that is best on validation, of those that are best in training."""
 
     def variant(chosen: Mapping[str, Any]) -> Any:
@@ -156,7 +151,7 @@ def search(job: TeleprompterContext) -> TeleprompterResult:
     def mean(chosen: Mapping[str, Any], part_name: str) -> float:
         return job.study.mean(job.study.evaluate(variant(chosen), part_name), part_name)
 
-    drawn = combinations(job.inputs.plan.ranges, job.options["trials"], job.request.seed)
+    drawn = combinations(job.inputs.plan.ranges, trials, job.request.seed)
     # The sort is stable: equal ones stay as they were drawn.
     tried = sorted(drawn, key=lambda chosen: -mean(chosen, "train"))
     best = max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))

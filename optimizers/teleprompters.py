@@ -12,7 +12,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
@@ -48,8 +48,9 @@ class CompileCall(NamedTuple):
     arguments: dict[str, Any]
 
 
-# Makes a CompileCall, or does the work itself and returns a TeleprompterResult.
-Make = Callable[[TeleprompterContext], Any]
+# Takes the context and the options; makes a CompileCall, or does the work itself and returns a
+# TeleprompterResult or a program.
+Make = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Teleprompter:
 
     def run(self, job: TeleprompterContext) -> TeleprompterResult:
         """Let it work to its end. UsageError if it returns nothing that can be a candidate."""
-        product = self.make(job)
+        product = self.make(job, **job.options)
         if isinstance(product, TeleprompterResult):
             return product
         if isinstance(product, dspy.Module):
@@ -92,8 +93,9 @@ def find_teleprompter(name: str) -> Teleprompter:
     """
     if name in TELEPROMPTERS:
         return TELEPROMPTERS[name]
-    table = dict.fromkeys(TELEPROMPTERS, "")
-    reference = plugins.resolve("optimizer", name, table, plugins.TELEPROMPTERS)
+    reference = plugins.resolve(
+        "optimizer", name, dict.fromkeys(TELEPROMPTERS, ""), plugins.TELEPROMPTERS
+    )
     loaded = plugins.load_object("optimizer", name, {}, plugins.TELEPROMPTERS)
     if not callable(loaded):
         raise UsageError(f"{name} is a {type(loaded).__name__}; it has to be a function or a class")
@@ -106,7 +108,7 @@ def find_teleprompter(name: str) -> Teleprompter:
     return Teleprompter(
         summary=summary.removesuffix("."),
         options={option: (value, value, value) for option, value in defaults.items()},
-        make=partial(_make_user_defined, loaded),
+        make=partial(_make_by_class, loaded) if isinstance(loaded, type) else loaded,
         step=False,
         teacher=True,
         proposes=True,
@@ -114,13 +116,11 @@ def find_teleprompter(name: str) -> Teleprompter:
     )
 
 
-def _make_user_defined(loaded: Any, job: TeleprompterContext) -> Any:
-    """Call a user's function with the context, or compile with a user's class, as DSPy has them."""
-    if not isinstance(loaded, type):
-        return loaded(job, **job.options)
-    parameters = inspect.signature(loaded).parameters
-    metric = {"metric": job.study.metric} if "metric" in parameters else {}
-    teleprompter = loaded(**metric, **job.options)
+def _make_by_class(loaded: type, job: TeleprompterContext, **options: Any) -> CompileCall:
+    """Compile with a user's class, which is like DSPy's."""
+    if "metric" in inspect.signature(loaded).parameters:
+        options["metric"] = job.study.metric
+    teleprompter: Any = loaded(**options)
     accepted = inspect.signature(teleprompter.compile).parameters
     datasets = {name: value for name, value in _both(job).items() if name in accepted}
     return CompileCall(teleprompter, datasets)
@@ -157,20 +157,17 @@ def _both(job: TeleprompterContext) -> dict[str, Any]:
     return {**_train(job), "valset": job.study.examples("validation")}
 
 
-def _threshold(job: TeleprompterContext) -> float:
+def _choose_threshold(job: TeleprompterContext, threshold: float) -> float:
     """Return the value from which a trajectory is worth showing; DSPy's own default is any but 0."""
-    if job.options["threshold"]:
-        return float(job.options["threshold"])
-    start = job.study.mean(job.study.start, "validation")
     # The tie-breaker alone can give TIE.
-    return max(start, 2 * TIE)
+    return threshold or max(job.study.mean(job.study.start, "validation"), 2 * TIE)
 
 
-def _bootstrapping(job: TeleprompterContext) -> dict[str, Any]:
+def _bootstrapping(job: TeleprompterContext, demos: int, threshold: float) -> dict[str, Any]:
     return {
         "metric": job.study.metric,
-        "metric_threshold": _threshold(job),
-        "max_bootstrapped_demos": job.options["demos"],
+        "metric_threshold": _choose_threshold(job, threshold),
+        "max_bootstrapped_demos": demos,
         "max_labeled_demos": 0,
         "teacher_settings": job.teacher_settings,
     }
@@ -182,27 +179,28 @@ _DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 
 
 @_row({"k": (2, 4, 8)})
-def labeled(job: TeleprompterContext) -> CompileCall:
+def labeled(job: TeleprompterContext, k: int) -> CompileCall:
     """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
-    teleprompter = dspy.LabeledFewShot(k=job.options["k"])
-    return CompileCall(teleprompter, {"trainset": _label(job)})
+    return CompileCall(dspy.LabeledFewShot(k=k), {"trainset": _label(job)})
 
 
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
-def bootstrap(job: TeleprompterContext) -> CompileCall:
+def bootstrap(job: TeleprompterContext, rounds: int, **demonstrations: Any) -> CompileCall:
     """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
-    teleprompter = dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"])
-    return CompileCall(teleprompter, _train(job))
+    return CompileCall(
+        dspy.BootstrapFewShot(**_bootstrapping(job, **demonstrations), max_rounds=rounds),
+        _train(job),
+    )
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
-def bootstrap_rs(job: TeleprompterContext) -> CompileCall:
+def bootstrap_rs(job: TeleprompterContext, candidates: int, **demonstrations: Any) -> CompileCall:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    search_options = {
-        "num_candidate_programs": job.options["candidates"],
-        "num_threads": job.request.at_once,
-    }
-    teleprompter = dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **search_options)
+    teleprompter = dspy.BootstrapFewShotWithRandomSearch(
+        **_bootstrapping(job, **demonstrations),
+        num_candidate_programs=candidates,
+        num_threads=job.request.at_once,
+    )
     return CompileCall(teleprompter, _both(job))
 
 
@@ -211,7 +209,7 @@ def bootstrap_rs(job: TeleprompterContext) -> CompileCall:
     teacher=True,
     step=False,
 )
-def knn(job: TeleprompterContext) -> TeleprompterResult:
+def knn(job: TeleprompterContext, k: int, threshold: float) -> TeleprompterResult:
     """Demonstrations of the training queries nearest to each query (after KNNFewShot)."""
 
     def traced(query: Any) -> tuple[float, list[Any]]:
@@ -219,26 +217,26 @@ def knn(job: TeleprompterContext) -> TeleprompterResult:
             value = job.study.metric(None, job.student(query_id=query.query_id))
             return value, list(dspy.settings.trace)
 
-    threshold = _threshold(job)
+    least_value = _choose_threshold(job, threshold)
     names = {id(predictor): name for name, predictor in job.student.named_predictors()}
     queries = job.study.parts["train"]
     parallel = dspy.Parallel(num_threads=job.request.at_once, disable_progress_bar=True)
-    results = parallel([(traced, (query,)) for query in queries])
     neighbours = [
         NeighbourExample(query.query_id, query.text, _last_calls(trace, names))
-        for query, (value, trace) in zip(queries, results, strict=True)
-        if value >= threshold
+        for query, (value, trace) in zip(
+            queries, parallel([(traced, (query,)) for query in queries]), strict=True
+        )
+        if value >= least_value
     ]
     if not neighbours:
         return TeleprompterResult(job.student)
-    nearest = job.options["k"]
-    program = NearestDemonstrations(job.inputs.program_to_start(), neighbours, nearest)
-    # With the fold, because the programs of two folds would else be one candidate.
-    fold = {"fold": job.study.fold} if job.study.fold_of else {}
-    parameters = {"nearest": nearest, "neighbours": len(neighbours), **fold}
+    program = NearestDemonstrations(job.inputs.program_to_start(), neighbours, k)
+    parameters = {"nearest": k, "neighbours": len(neighbours)}
+    if job.study.fold_of:  # because the programs of two folds would else be one candidate
+        parameters["fold"] = job.study.fold
     return TeleprompterResult(
         job.study.instrument(program, parameters),
-        {"neighbours": tuple(neighbours), "nearest": nearest},
+        {"neighbours": tuple(neighbours), "nearest": k},
     )
 
 
@@ -260,14 +258,16 @@ def _last_calls(trace: list[Any], names: Mapping[int, str]) -> dict[str, list[di
     teacher=True,
     proposes=True,
 )
-def mipro(job: TeleprompterContext) -> CompileCall:
+def mipro(
+    job: TeleprompterContext, candidates: int, trials: int, **demonstrations: Any
+) -> CompileCall:
     """Instructions and demonstrations together, by Bayesian search (MIPROv2)."""
     teleprompter = dspy.MIPROv2(
-        **_bootstrapping(job),
+        **_bootstrapping(job, **demonstrations),
         prompt_model=job.inputs.prompter.lm,
         task_model=job.inputs.student.lm,
         auto=None,
-        num_candidates=job.options["candidates"],
+        num_candidates=candidates,
         num_threads=job.request.at_once,
         seed=job.request.seed,
     )
@@ -275,7 +275,7 @@ def mipro(job: TeleprompterContext) -> CompileCall:
     queries = len(sets["valset"])
     arguments = {
         **sets,
-        "num_trials": job.options["trials"],
+        "num_trials": trials,
         # As in DSPy.
         "minibatch": queries > 50,
         "minibatch_size": min(35, queries),
@@ -284,14 +284,14 @@ def mipro(job: TeleprompterContext) -> CompileCall:
 
 
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
-def copro(job: TeleprompterContext) -> CompileCall:
+def copro(job: TeleprompterContext, breadth: int, depth: int) -> CompileCall:
     """Instructions, improved from the scores of earlier instructions (COPRO)."""
     teleprompter = dspy.COPRO(
         prompt_model=job.inputs.prompter.lm,
         metric=job.study.metric,
         init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
-        breadth=job.options["breadth"],
-        depth=job.options["depth"],
+        breadth=breadth,
+        depth=depth,
     )
     evaluation = {"num_threads": job.request.at_once, "display_progress": False}
     return CompileCall(teleprompter, {**_train(job), "eval_kwargs": evaluation})
@@ -307,14 +307,16 @@ def copro(job: TeleprompterContext) -> CompileCall:
     teacher=True,
     proposes=True,
 )
-def simba(job: TeleprompterContext) -> CompileCall:
+def simba(
+    job: TeleprompterContext, batch: int, candidates: int, steps: int, demos: int
+) -> CompileCall:
     """Rules and demonstrations from where sampled trajectories differ (SIMBA)."""
     teleprompter = dspy.SIMBA(
         metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
-        bsize=min(job.options["batch"], len(job.study.parts["train"])),
-        num_candidates=job.options["candidates"],
-        max_steps=job.options["steps"],
-        max_demos=job.options["demos"],
+        bsize=min(batch, len(job.study.parts["train"])),
+        num_candidates=candidates,
+        max_steps=steps,
+        max_demos=demos,
         prompt_model=job.inputs.prompter.lm,
         # A copy, because SIMBA numbers its samples on the model itself.
         teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
@@ -324,12 +326,12 @@ def simba(job: TeleprompterContext) -> CompileCall:
 
 
 @_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
-def gepa(job: TeleprompterContext) -> CompileCall:
+def gepa(job: TeleprompterContext, evaluations: int, batch: int) -> CompileCall:
     """Instructions, evolved by reflecting on feedback in words (GEPA)."""
     teleprompter = dspy.GEPA(
         metric=job.study.metric,
-        max_full_evals=job.options["evaluations"],
-        reflection_minibatch_size=min(job.options["batch"], len(job.study.parts["train"])),
+        max_full_evals=evaluations,
+        reflection_minibatch_size=min(batch, len(job.study.parts["train"])),
         reflection_lm=job.inputs.prompter.lm,
         # DSPy's own proposer asks for JSON by default; the form that the programs use is answered
         # more reliably.
@@ -364,17 +366,21 @@ _RULES_FROM = 10
     teacher=True,
     proposes=True,
 )
-def infer_rules(job: TeleprompterContext) -> CompileCall:
+def infer_rules(
+    job: TeleprompterContext, candidates: int, rules: int, **demonstrations: Any
+) -> CompileCall:
     """Rules that a model infers from labelled examples, and demonstrations (InferRules)."""
     teleprompter = _InferRules(
-        **_bootstrapping(job),
-        num_candidates=job.options["candidates"],
-        num_rules=job.options["rules"],
+        **_bootstrapping(job, **demonstrations),
+        num_candidates=candidates,
+        num_rules=rules,
         num_threads=job.request.at_once,
     )
     teleprompter.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
-    validation = job.study.examples("validation")
-    return CompileCall(teleprompter, {"trainset": _label(job)[:_RULES_FROM], "valset": validation})
+    return CompileCall(
+        teleprompter,
+        {"trainset": _label(job)[:_RULES_FROM], "valset": job.study.examples("validation")},
+    )
 
 
 _SEPARATOR = " -> "
@@ -386,21 +392,21 @@ _SEPARATOR = " -> "
     proposes=True,
     step=False,
 )
-def better_together(job: TeleprompterContext) -> TeleprompterResult:
+def better_together(job: TeleprompterContext, strategy: str, effort: str) -> TeleprompterResult:
     """Several of these in sequence, each from the result of the last (BetterTogether)."""
-    steps = _steps(job.options["strategy"])
     teleprompters = {}
     arguments = {}
-    for step in steps:
+    for step in _steps(strategy):
         row = TELEPROMPTERS[step]
-        options = settings(row, step, str(job.options["effort"]), {})
-        teacher_lm = job.teacher_lm if row.teacher else None
-        teleprompter, arguments[step] = row.make(
-            replace(job, options=options, teacher_lm=teacher_lm)
-        )
+        # Only those that take a teacher ask for it.
+        teleprompter, made_arguments = row.make(job, **settings(row, step, effort, {}))
         teleprompters[step] = _freed(teleprompter)
-        for dataset in ("trainset", "valset"):  # BetterTogether's own
-            arguments[step].pop(dataset, None)
+        # The sets of queries are BetterTogether's own.
+        arguments[step] = {
+            name: value
+            for name, value in made_arguments.items()
+            if name not in ("trainset", "valset")
+        }
     # It asks each predictor for its model, because others of its steps train weights.
     job.student.set_lm(job.inputs.student.lm)
     best = dspy.BetterTogether(metric=job.study.metric, **teleprompters).compile(
@@ -408,7 +414,7 @@ def better_together(job: TeleprompterContext) -> TeleprompterResult:
         **_both(job),
         num_threads=job.request.at_once,
         seed=job.request.seed,
-        strategy=_SEPARATOR.join(steps),
+        strategy=strategy,
         optimizer_compile_args=arguments,
     )
     best.set_lm(None)
@@ -447,8 +453,10 @@ def ensemble(job: TeleprompterContext) -> TeleprompterResult:
     program = dspy.Ensemble(reduce_fn=fuse_rankings).compile(
         [member.assemble(job.inputs.program_to_start()) for member in members]
     )
-    parameters = {"members": [member.digest() for member in members]}
-    return TeleprompterResult(job.study.instrument(program, parameters), {"members": members})
+    return TeleprompterResult(
+        job.study.instrument(program, {"members": [member.digest() for member in members]}),
+        {"members": members},
+    )
 
 
 @_row(
@@ -456,9 +464,9 @@ def ensemble(job: TeleprompterContext) -> TeleprompterResult:
     prompts=False,
     step=False,
 )
-def tune(job: TeleprompterContext) -> TeleprompterResult:
+def tune(job: TeleprompterContext, trials: int) -> TeleprompterResult:
     """Parameters and retriever instead of prompts, by a seeded search over --range (ours)."""
-    return tuning.search(job)
+    return tuning.search(job, trials)
 
 
 @_row(
@@ -467,9 +475,9 @@ def tune(job: TeleprompterContext) -> TeleprompterResult:
     prompts=False,
     step=False,
 )
-def objective(job: TeleprompterContext) -> TeleprompterResult:
+def objective(job: TeleprompterContext, drafts: int, cases: int) -> TeleprompterResult:
     """The task description in the queries, not the prompts: the best of several drafts (our method)."""
-    return objective_search.search(job)
+    return objective_search.search(job, drafts, cases)
 
 
 # The least value of an option; 1 for the others. COPRO takes no breadth of 1.
