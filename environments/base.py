@@ -6,7 +6,7 @@ The table of suites and `load` are in __init__.py, metrics in ranking_metrics.py
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -140,11 +140,8 @@ class Judgements(NamedTuple):
 
     def gains(self, query_id: str) -> dict[str, float]:
         """Return the gains of nDCG for a query: the grades above 0, relevant or not, by scored unit."""
-        return {
-            unit: grade
-            for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items()
-            if grade > 0
-        }
+        grades = self.by_unit(self.qrels.get(query_id, {}))
+        return {unit: grade for unit, grade in grades.items() if grade > 0}
 
     def recalled(self, query_id: str) -> Mapping[str, float]:
         """Return the units that recall counts for a query, with the grades that nDCG gains."""
@@ -255,13 +252,10 @@ class Environment:
             pool = query.candidates and sorted(query.candidates)
             add(query.query_id, query.text, query.objective, sorted(query.excluded), pool)
             for name, judgements in sorted(self.judgements.items()):
-                binary = (
-                    None if judgements.binary is None else judgements.binary.get(query.query_id)
-                )
                 add(
                     name,
                     judgements.qrels.get(query.query_id),
-                    binary,
+                    (judgements.binary or {}).get(query.query_id),
                     judgements.unit_of is not None,
                 )
             add([[c.label, c.better, c.worse] for c in self.comparisons.get(query.query_id, ())])
@@ -289,6 +283,19 @@ class Environment:
             comparisons=cut(self.comparisons),
             twins={query_id: twin for query_id, twin in cut(self.twins).items() if twin in chosen},
         )
+
+    def list_documents(self, units: Iterable[str]) -> dict[str, list[str]]:
+        """Return the documents of each unit that the headline judges, in the order of the corpus; a
+        unit may have none.
+        """
+        judgements = self.judgements[self.headline]
+        if judgements.unit_of is None or not judgements.judged_by_unit:
+            return {unit: [unit] for unit in units if unit in self.documents}
+        documents: dict[str, list[str]] = {unit: [] for unit in units}
+        for doc_id in self.documents:
+            if (unit := judgements.unit_of(doc_id)) in documents:
+                documents[unit].append(doc_id)
+        return documents
 
     def count_from(self, grade: float) -> "Environment":
         """Return the environment with documents relevant from `grade` on, 0 for all above 0.
@@ -335,11 +342,10 @@ def validate_environment(environment: Environment) -> None:
         # A judged document that is not relevant may be missing: no metric sees it, and
         # `environments check` names it.
         if lost := missing & relevant:
-            judged = (
+            raise DataError(
                 f"{location} judges {plural(len(lost), 'document')} not in the corpus, e.g. "
-                f"{min(lost)!r}"
+                f"{min(lost)!r}; are both from the same release?"
             )
-            raise DataError(f"{judged}; are both from the same release?")
         if leaked := relevant & query.excluded:
             raise DataError(f"{location} excludes its own answer {min(leaked)!r}")
         if query.candidates is None:
@@ -397,15 +403,15 @@ class LoadRequest:
         """Make the requested environment, by gold judgements and the first metric unless
         `fields` say otherwise.
         """
-        doc_ids = {
+        defaults = {
             "task": self.task,
             "data": self.data,
             "split": self.split,
             "source": self.source(release),
+            "headline": "gold",
+            "metric": fields["metrics"][0],
         }
-        return Environment(
-            **doc_ids | {"headline": "gold", "metric": fields["metrics"][0]} | fields
-        )
+        return Environment(**defaults | fields)
 
     def objective(self, of_task: str) -> str:
         """Return the objective of a task's queries; `of_task` is the task's own."""

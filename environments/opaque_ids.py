@@ -14,9 +14,10 @@ import math
 import random
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from statistics import fmean
+from itertools import chain, count
+from statistics import fmean, variance
 from typing import Any, NamedTuple
 
 from sextant.environments.base import Comparison, Environment, Judgements, Qrels
@@ -46,8 +47,7 @@ def hide_ids(environment: Environment) -> Environment:
     documents = environment.documents
     ids = set(documents.doc_ids)
     for judgements in environment.judgements.values():
-        ids.update(*(grades.keys() for grades in judgements.qrels.values()))
-        ids.update(*(grades.keys() for grades in (judgements.binary or {}).values()))
+        ids.update(*judgements.qrels.values(), *(judgements.binary or {}).values())
         if judgements.unit_of:
             ids.update(map(judgements.unit_of, documents))
     own_ids = _draw_ids(ids, environment.task)
@@ -60,21 +60,18 @@ def hide_ids(environment: Environment) -> Environment:
             return renamed
         return renamed._replace(unit_of=lambda doc_id: own_ids[unit_of(release_ids[doc_id])])
 
+    renamed_documents = [
+        dataclasses.replace(
+            document,
+            doc_id=own_ids[document.doc_id],
+            parent=own_ids.get(document.parent, ""),
+        )
+        for document in documents.stream()
+    ]
+    renamed_documents.sort(key=lambda document: document.doc_id)
     return dataclasses.replace(
         environment,
-        documents=Corpus(
-            sorted(
-                (
-                    dataclasses.replace(
-                        document,
-                        doc_id=own_ids[document.doc_id],
-                        parent=own_ids.get(document.parent, ""),
-                    )
-                    for document in documents.stream()
-                ),
-                key=lambda document: document.doc_id,
-            )
-        ),
+        documents=Corpus(renamed_documents),
         queries=tuple(_rename_query(query, own_ids) for query in environment.queries),
         judgements={name: rename(each) for name, each in environment.judgements.items()},
         comparisons={
@@ -93,19 +90,15 @@ def _draw_ids(doc_ids: Collection[str], seed: str) -> dict[str, str]:
     """Return another id for each id, from a hash: the same on every machine, and another in the
     corpus of another split.
     """
-    hashes = {
-        doc_id: hashlib.sha256(f"{seed} {doc_id}".encode("utf-8", "surrogatepass")).digest()
-        for doc_id in doc_ids
-    }
-    length = _LENGTH
-    while True:
-        drawn = {
-            doc_id: "d" + "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:length])
-            for doc_id, digest in hashes.items()
-        }
+    letters = {}
+    for doc_id in doc_ids:
+        digest = hashlib.sha256(f"{seed} {doc_id}".encode("utf-8", "surrogatepass")).digest()
+        letters[doc_id] = "d" + "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
+    for length in count(1 + _LENGTH):
+        drawn = {doc_id: text[:length] for doc_id, text in letters.items()}
         if len(set(drawn.values())) == len(drawn):
-            return drawn
-        length += 1
+            break
+    return drawn
 
 
 def _rename_qrels(qrels: Qrels, own_ids: Mapping[str, str]) -> Qrels:
@@ -215,10 +208,9 @@ def measure_leak(environment: Environment) -> IdLeak:
     leaks = []
     for name, ranker in rankers.items():
         # Queries with the same answers say the same about them, once.
-        areas: dict[frozenset[str], list[float]] = {}
+        areas = defaultdict[frozenset[str], list[float]](list)
         for query in judged:
-            area = _measure_area(query, ranker)
-            areas.setdefault(frozenset(query.relevant), []).append(area)
+            areas[frozenset(query.relevant)].append(_measure_area(query, ranker))
         leaks.append(_test(name, list(map(fmean, areas.values()))))
     return max(leaks, key=lambda leak: (leak.tells, leak.area))
 
@@ -226,35 +218,27 @@ def measure_leak(environment: Environment) -> IdLeak:
 def _sample_queries(environment: Environment) -> Iterable[_JudgedQuery]:
     generator = random.Random(0)
     ids = environment.documents.doc_ids
-    documents_of = _group_by_unit(environment)
+    documents_of = environment.list_documents(chain(*environment.qrels.values()))
     for query in environment.queries:
         grades = environment.qrels.get(query.query_id, {})
         best = max(grades.values(), default=0.0)
-        units = [unit for unit, grade in grades.items() if grade == best > 0]
-        relevant = [doc_id for unit in units for doc_id in documents_of(unit)]
-        pool = query.candidates
-        sample = generator.sample(range(len(ids)), min(_SAMPLE, len(ids)))
-        others = sorted(pool) if pool is not None else [ids[row] for row in sample]
+        relevant = [
+            doc_id
+            for unit, grade in grades.items()
+            if grade == best > 0
+            for doc_id in documents_of.get(unit, ())
+        ]
+        others = [ids[row] for row in generator.sample(range(len(ids)), min(_SAMPLE, len(ids)))]
+        if query.candidates is not None:
+            others = sorted(query.candidates)
         known = {*relevant, *query.excluded}
         irrelevant = [doc_id for doc_id in others if doc_id not in known]
         if relevant and irrelevant:
             words = Counter[str]()
             for doc_ids, sign in ((relevant, 1), (irrelevant, -1)):
-                for doc_id in doc_ids:
-                    for word in _split(doc_id):
-                        words[word] += sign / len(doc_ids)  # type: ignore[assignment]
+                for word in chain(*map(_split, doc_ids)):
+                    words[word] += sign / len(doc_ids)  # type: ignore[assignment]
             yield _JudgedQuery(query.query_id, relevant, irrelevant, words)
-
-
-def _group_by_unit(environment: Environment) -> Callable[[str], Collection[str]]:
-    """Return a function from a judged unit to its documents."""
-    judgements = environment.judgements[environment.headline]
-    if judgements.unit_of is None or not judgements.judged_by_unit:
-        return lambda doc_id: [doc_id] if doc_id in environment.documents else []
-    documents: dict[str, list[str]] = {}
-    for doc_id in environment.documents:
-        documents.setdefault(judgements.unit_of(doc_id), []).append(doc_id)
-    return lambda unit: documents.get(unit, [])
 
 
 def _order_naturally(identifier: str) -> list[tuple[str, int]]:
@@ -279,11 +263,10 @@ def _measure_area(query: _JudgedQuery, ranker: Callable[[_JudgedQuery, str], flo
 
 def _test(ranker: str, areas: list[float]) -> IdLeak:
     """Test whether the mean is above chance; a ranker may also be turned round."""
-    count = len(areas)
-    if count < 2:
-        return IdLeak(ranker, 0.5, count, tells=False)
+    answers = len(areas)
+    if answers < 2:
+        return IdLeak(ranker, 0.5, answers, tells=False)
     mean = fmean(areas)
     area = max(mean, 1 - mean) if "places" in ranker else mean
-    variance = sum((each - mean) ** 2 for each in areas) / (count - 1)
-    error = math.sqrt(max(variance, 0.25 / count) / count)
-    return IdLeak(ranker, area, count, tells=area >= _LEAST and area - 0.5 > _ERRORS * error)
+    error = math.sqrt(max(variance(areas), 0.25 / answers) / answers)
+    return IdLeak(ranker, area, answers, tells=area >= _LEAST and area - 0.5 > _ERRORS * error)

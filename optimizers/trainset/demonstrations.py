@@ -9,6 +9,7 @@ thoughts, plans) have no label, and DSPy shows such a demonstration with the fie
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import dspy
@@ -115,23 +116,14 @@ def relevant_documents(queries: Sequence[Query], environment: Environment) -> di
     If judgements are of units (the parents of passages), these are a unit's documents, in the order of the corpus.
     """
     judgements = environment.judgements[environment.headline]
-    documents = environment.documents
-    relevant = {}
-    units = set[str]()
-    for query in queries:
-        grades = judgements.relevant(query.query_id)
-        # Equal grades by id.
-        ordered = sorted(grades, key=lambda unit: (-grades[unit], unit))
-        relevant[query.query_id] = ordered
-        units.update(ordered)
-    documents_of_unit: dict[str, list[str]] = {unit: [] for unit in units}
-    if judgements.unit_of is None or not judgements.judged_by_unit:
-        documents_of_unit = {doc_id: [doc_id] for doc_id in units if doc_id in documents}
-    else:
-        for doc_id in documents:
-            if (unit := judgements.unit_of(doc_id)) in units:
-                documents_of_unit[unit].append(doc_id)
+    grades_of = {query.query_id: judgements.relevant(query.query_id) for query in queries}
+    documents_of = environment.list_documents(chain(*grades_of.values()))
     return {
-        query_id: [doc_id for unit in ordered for doc_id in documents_of_unit.get(unit, ())]
-        for query_id, ordered in relevant.items()
+        # Equal grades by id.
+        query_id: [
+            doc_id
+            for unit in sorted(grades, key=lambda unit: (-grades[unit], unit))
+            for doc_id in documents_of.get(unit, ())
+        ]
+        for query_id, grades in grades_of.items()
     }

@@ -11,6 +11,7 @@ has that query's text in it, which is no fault. Paraphrased text and ids of docu
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from sextant.environments.base import Environment
@@ -80,9 +81,7 @@ def collect_passages(
     """Collect queries of a split, and the documents that are wanted for them."""
     for query in queries:
         yield LeakSource("query", split, query.query_id, query.text)
-    for doc_id in dict.fromkeys(
-        doc_id for ids in relevant_documents(queries, environment).values() for doc_id in ids
-    ):
+    for doc_id in dict.fromkeys(chain(*relevant_documents(queries, environment).values())):
         yield LeakSource(
             "gold document", split, doc_id, indexed_text(environment.documents[doc_id])
         )
