@@ -27,12 +27,15 @@ from sextant.optimizers.trainset.prompt_leaks import LeakSource, collect_passage
 from sextant.optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, split_dev
 from sextant.programs.compiled import Compiled, get_prompts, write
 from sextant.tools import retrievers, schemas
-from sextant.tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
+from sextant.tools.errors import RunIncomplete, SextantError, UsageError
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import secrets
 from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject, usage_json
+
+# The parts of learnt.json that a compiled file has as well.
+_OF_LEARNT = ("task", "data", "optimizer", "options", "usage", "before", "after", "gain", "code")
 
 
 class CompilationResult(NamedTuple):
@@ -71,7 +74,12 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
         query_seconds=inputs.resources.query_seconds,
         say=tell,
     )
-    _check_parts(study)
+    for part_name, queries in study.parts.items():
+        if not queries:
+            raise UsageError(
+                f"{first.metric} is the same for all rankings of the {part_name} queries; choose "
+                f"another --metric, or another --split-seed"
+            )
     with run_folder.claim(path, config) as folder:
         inputs.resources.open(path, request.runs)
         _announce(inputs, study)
@@ -79,17 +87,17 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
         folder.record_opened()
         learnt, problem = _conclude(inputs, study, path, problem)
     # Not in the file, which is the same however often the command is given.
-    learnt["looks"] = 0
-    for environment in training.environments:
-        learnt["looks"] += count_test_uses({**config, "task": environment.task})
+    learnt["looks"] = sum(
+        count_test_uses({**config, "task": environment.task})
+        for environment in training.environments
+    )
     return CompilationResult(learnt, problem)
 
 
 def _divide(request: CompileRequest) -> Trainset:
     """Divide the dev queries of the tasks; into folds if the request says so, or if they are few."""
-    trainsets = []
-    for task in request.tasks:
-        divided = split_dev(
+    trainsets = [
+        split_dev(
             task,
             request.data_of(task),
             limit=request.limit,
@@ -100,7 +108,8 @@ def _divide(request: CompileRequest) -> Trainset:
             instruction=request.instruction,
             columns=request.columns,
         )
-        trainsets.append(divided)
+        for task in request.tasks
+    ]
     folds = request.folds
     is_usual = request.limit is None and request.train_share == CompileRequest.train_share
     if not folds and not (is_usual and request.optimizer not in UNTRAINED):
@@ -110,23 +119,13 @@ def _divide(request: CompileRequest) -> Trainset:
 
 def _folder(request: CompileRequest, training: Trainset, config: run_folder.Config) -> Path:
     """Return RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>."""
-    program = f"{request.program_label}-{request.optimizer_label}"
     named = {
         **config,
-        "program": program,
+        "program": f"{request.program_label}-{request.optimizer_label}",
         "task": training.task[:100],
     }
     path = run_folder.run_path(request.runs / "compiled", named)
     return path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
-
-
-def _check_parts(study: CandidateEvaluator) -> None:
-    for part_name, queries in study.parts.items():
-        if not queries:
-            raise UsageError(
-                f"{study.objective.metric} is the same for all rankings of the {part_name} "
-                f"queries; choose another --metric, or another --split-seed"
-            )
 
 
 def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folder.Config:
@@ -191,23 +190,29 @@ def _conclude(
     """Write the best candidate, then look at the test split, and have the program run."""
     best = result_summary.choose_candidate(study)
     if best is None:
-        problem = problem or RunIncomplete("compiling broke off")
-        raise problem.saying(
-            f"{problem}; the program as it is was not evaluated on all validation queries, so "
-            f"there is nothing to choose from yet; {_repeat_hint(problem)} goes on"
+        raise _say_next(
+            problem or RunIncomplete("compiling broke off"),
+            "the program as it is was not evaluated on all validation queries, so there is nothing "
+            "to choose from yet",
         )
-    learnt = result_summary.summarise(study, best)
     file = folder / "compiled.json"
-    learnt["code"] = run_folder.read_config(folder)["code"]
-    compiled = _compiled(inputs, study, best, learnt)
-    # What was paid for is on disk before anything else is read or computed.
-    write(file, compiled)
     objective = str(best.parameters.get(OBJECTIVE, ""))
-    instruction_file = _write_instruction(study, folder, objective) if objective else None
-    learnt |= _describe(inputs, study, file, instruction_file)
-    learnt["stopped"] = str(problem or "")
+    instruction_file = folder / "instruction.toml" if objective else None
+    # What was paid for is on disk before anything else is read or computed.
+    if instruction_file:  # for `sextant run --instruction`
+        task = schemas.to_toml(study.training.task.partition(":")[0])
+        run_folder.write(instruction_file, f"{task} = {schemas.to_toml(objective)}\n")
+    learnt = {
+        **result_summary.summarise(study, best),
+        **_describe(inputs, study, file, instruction_file),
+        "code": run_folder.read_config(folder)["code"],
+        "stopped": str(problem or ""),
+    }
+    compiled = _compiled(inputs, study, best, learnt)
+    write(file, compiled)
     _write_learnt(folder, learnt)
-    _write_candidates(folder, study)
+    lines = [json.dumps(asdict(candidate)) + "\n" for candidate in study.candidates.values()]
+    run_folder.write(folder / "candidates.jsonl", "".join(lines))
     try:
         doing = "looking for texts of the test split in the prompts"
         learnt["leaks"] = _list_leaks(inputs, compiled, objective)
@@ -215,8 +220,7 @@ def _conclude(
             runs = ComparisonRuns(inputs, study, best, file)
             doing = "on the validation queries"
             learnt["runs"] = runs.answer_validation()
-            chosen_from = learnt["gain"]["candidates"]
-            learnt["on_validation"] = runs.compare(learnt["runs"], chosen_from)
+            learnt["on_validation"] = runs.compare(learnt["runs"], learnt["gain"]["candidates"])
             if inputs.request.held_out:
                 doing = "on the test split"
                 tested = runs.answer_test()
@@ -226,10 +230,13 @@ def _conclude(
         problem = problem or error.saying(f"{doing}: {error}")
     _write_learnt(folder, learnt)
     if problem:
-        problem = problem.saying(
-            f"{problem}; the best so far is in {file}, and {_repeat_hint(problem)} goes on"
-        )
+        problem = _say_next(problem, f"the best so far is in {file}")
     return CompilationResult(learnt, problem)
+
+
+def _say_next(problem: SextantError, state: str) -> SextantError:
+    larger = " with a larger budget" if getattr(problem, "larger", False) else ""
+    return problem.saying(f"{problem}; {state}, and the same command{larger} goes on")
 
 
 def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -> list[JsonObject]:
@@ -258,24 +265,6 @@ def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -
     return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
-def _write_instruction(study: CandidateEvaluator, folder: Path, objective: str) -> Path:
-    """Write the objective as a file for `sextant run --instruction`; return its path."""
-    file = folder / "instruction.toml"
-    task = study.training.task.partition(":")[0]
-    run_folder.write(file, f"{schemas.to_toml(task)} = {schemas.to_toml(objective)}\n")
-    return file
-
-
-def _write_candidates(folder: Path, study: CandidateEvaluator) -> None:
-    lines = [json.dumps(asdict(candidate)) + "\n" for candidate in study.candidates.values()]
-    run_folder.write(folder / "candidates.jsonl", "".join(lines))
-
-
-def _repeat_hint(problem: SextantError) -> str:
-    is_budget = isinstance(problem, BudgetReached) and problem.larger
-    return "the same command" + (" with a larger budget" if is_budget else "")
-
-
 def _write_learnt(folder: Path, learnt: JsonMapping) -> None:
     run_folder.write(folder / "learnt.json", json.dumps(hide_folders(learnt), indent=2) + "\n")
 
@@ -294,27 +283,21 @@ def _compiled(
     candidate_prompts = best.prompts
     if candidate_prompts.keys() != original.keys():
         candidate_prompts = get_prompts(inputs.program_to_start())
-    prompts = {}
-    for name, prompt in candidate_prompts.items():
-        in_code = original[name]
-        prompts[name] = replace(prompt, signature=in_code.signature, before=in_code.before)
+    prompts = {
+        name: replace(prompt, signature=original[name].signature, before=original[name].before)
+        for name, prompt in candidate_prompts.items()
+    }
     start = plan.resolved.compiled
-    environment = study.training.environment
     origin = {
-        "task": study.training.task,
-        "data": hide_folders(environment.data),
-        "data_fingerprint": environment.fingerprint,
+        **{key: learnt[key] for key in _OF_LEARNT},
+        "data_fingerprint": study.training.environment.fingerprint,
         "split_digest": study.training.digest,
         "instruction": inputs.request.instruction,
-        "optimizer": inputs.request.optimizer_label,
-        "options": plan.options,
         "seed": inputs.request.seed,
         "start": start and start.digest(),
         **inputs.describe_models("settings"),
         "metric": study.objective.metric,
         "price": study.objective.price,
-        "usage": usage_json(inputs.usage),
-        **{key: learnt[key] for key in ("before", "after", "gain", "code")},
     }
     return Compiled(
         inputs.request.program_label,
