@@ -82,23 +82,20 @@ class CandidateEvaluator:
     ) -> None:
         self.training = training
         self.objective = objectives[0]
-        self.tasks: dict[str, str] = {}  # by query id
-        self._objectives: dict[str, Objective] = {}
+        self._objectives: dict[str, Objective] = {}  # by query id
         usable = set[str]()
         for objective in objectives:
-            environment = objective.environment
-            for query in environment.queries:
-                self._objectives[query.query_id] = objective
-                self.tasks[query.query_id] = environment.task
-            usable |= {query.query_id for query in objective.usable(environment.queries)}
+            queries = objective.environment.queries
+            self._objectives |= {query.query_id: objective for query in queries}
+            usable |= {query.query_id for query in objective.usable(queries)}
         self.parts: dict[str, tuple[Query, ...]] = {}
+        self._queries: dict[str, Query] = {}
         for part_name in ("train", "validation"):
-            queries: tuple[Query, ...] = getattr(training, part_name)
-            self.parts[part_name] = tuple(query for query in queries if query.query_id in usable)
+            self.parts[part_name] = tuple(
+                query for query in getattr(training, part_name) if query.query_id in usable
+            )
+            self._queries |= {query.query_id: query for query in self.parts[part_name]}
         self._dev = self.parts["train"]  # all queries, with folds
-        self._queries = {
-            query.query_id: query for queries in self.parts.values() for query in queries
-        }
         # The rank up to which a document is well ranked.
         self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
         # Digests of the program as it is, and of the candidate that an optimizer starts from.
@@ -218,26 +215,25 @@ class CandidateEvaluator:
 
         `like` is the digest of another candidate, whose part is taken.
         """
-        scores = {}
-        for query in self.queries(like or digest, part_name):
-            if (digest, query.query_id) in self.rollouts:
-                scores[query.query_id] = self.rollouts[digest, query.query_id].evaluation
-        return scores
+        return {
+            query.query_id: self.rollouts[digest, query.query_id].evaluation
+            for query in self.queries(like or digest, part_name)
+            if (digest, query.query_id) in self.rollouts
+        }
 
     def is_whole(self, digest: str, part_name: str) -> bool:
         """Whether a candidate was evaluated on every query of a part."""
-        evaluated = len(self.scores(digest, part_name))
-        return 0 < evaluated == len(self.queries(digest, part_name))
+        return 0 < len(self.scores(digest, part_name)) == len(self.queries(digest, part_name))
 
     def values(self, digest: str, part_name: str, like: str = "") -> list[float]:
         """Return the values of `scores`, weighed so that their mean is the mean over tasks."""
         scores = self.scores(digest, part_name, like)
-        tasks = Counter(self.tasks[query_id] for query_id in scores)
-        values = []
-        for query_id, score in scores.items():
-            weight = len(scores) / (len(tasks) * tasks[self.tasks[query_id]])
-            values.append(score.value * weight)
-        return values
+        task_of = {query_id: self._objectives[query_id].environment.task for query_id in scores}
+        queries_of = Counter(task_of.values())
+        return [
+            score.value * (len(scores) / (len(queries_of) * queries_of[task_of[query_id]]))
+            for query_id, score in scores.items()
+        ]
 
     def mean(self, digest: str, part_name: str, like: str = "") -> float:
         """Return the mean over tasks of the objective's values, for a candidate with evaluations."""
@@ -332,17 +328,17 @@ class CandidateEvaluator:
         """Return the outcome and DSPy's trace; retried if the provider fails, or the time is too short."""
         problem = Exception()
         documents = self._objectives[query.query_id].environment.documents
+
+        def search(trace: list[Any]) -> Outcome | Exception:
+            # In this context, which belongs to the query.
+            DEADLINE.set(time.monotonic() + self._query_seconds)
+            with dspy.context(trace=trace if traced else None):
+                return answer_query(partial(type(program).forward, program), query, documents)
+
         # Answers of failed attempts are in the ledger.
         for _ in range(OUTAGE):
             trace: list[Any] = []
-
-            def search(trace: list[Any] = trace) -> Outcome | Exception:
-                # In this context, which belongs to the query.
-                DEADLINE.set(time.monotonic() + self._query_seconds)
-                with dspy.context(trace=trace if traced else None):
-                    return answer_query(partial(type(program).forward, program), query, documents)
-
-            result = contextvars.copy_context().run(search)
+            result = contextvars.copy_context().run(search, trace)
             if isinstance(result, dict):
                 return result, trace
             if isinstance(result, SextantError):
@@ -357,10 +353,8 @@ class CandidateEvaluator:
 
     def _is_as_in_a_run(self, program: Any) -> bool:
         """Whether the student answers, and neither a teacher nor one of its sampled variants."""
-        own_model = next(
-            (predictor.lm for predictor in program.predictors() if predictor.lm is not None), None
-        )
-        return _identity(own_model or dspy.settings.lm) == _identity(self.student)
+        own_models = [predictor.lm for predictor in program.predictors() if predictor.lm]
+        return _identity([*own_models, dspy.settings.lm][0]) == _identity(self.student)
 
     def _tell(self, digest: str) -> None:
         """Tell the mean over a part once a candidate's last query has been answered."""
@@ -380,13 +374,8 @@ class CandidateEvaluator:
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:
-    settings = lm.kwargs
-    return (
-        lm.model,
-        lm.transport.url if lm.transport else "",
-        settings.get("temperature"),
-        settings.get("rollout_id"),
-    )
+    url = lm.transport.url if lm.transport else ""
+    return (lm.model, url, lm.kwargs.get("temperature"), lm.kwargs.get("rollout_id"))
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: JsonMapping) -> str:

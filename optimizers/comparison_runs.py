@@ -30,15 +30,15 @@ def write_command(
     inputs: CompilationInputs, compiled_file: Path, instruction_file: Path | None
 ) -> str:
     """Return the command that runs the compiled program on the test split."""
-    request = inputs.request
     changes: JsonObject = {"compiled": compiled_file}
-    if ".py:" in str(request.retriever) and not inputs.plan.ranges:
+    if ".py:" in str(inputs.request.retriever) and not inputs.plan.ranges:
         # A compiled file does not have the folder of a user's own retriever.
-        changes["retriever"] = request.retriever
+        changes["retriever"] = inputs.request.retriever
     if instruction_file:
         changes["instruction"] = str(instruction_file)
-    run = make_run_request(request, **changes)
-    words = cli_options.to_command_line(run, leave_out=BUDGETS)
+    words = cli_options.to_command_line(
+        make_run_request(inputs.request, **changes), leave_out=BUDGETS
+    )
     return shlex.join(["python", "-m", "sextant.evals.run", *words])
 
 
@@ -79,22 +79,27 @@ class ComparisonRuns:
         """Run the systems on the validation queries of the kept candidate, with the parameters that
         it was validated with.
         """
-        inputs = self._inputs
+        resources = self._inputs.resources
         environments = self._study.training.environments
         validation = self._study.queries(self._kept, "validation")
         # The offline engine answers again, because no ledger has its answers; it costs nothing.
-        budget = inputs.resources.budget if inputs.resources.usage_totals else Budget()
+        budget = resources.budget if resources.usage_totals else Budget()
         rows = []
-        for task, environment in zip(inputs.request.tasks, environments, strict=True):
+        for task, environment in zip(self._inputs.request.tasks, environments, strict=True):
             chosen = [query.query_id for query in validation if query in environment.queries]
-            if not chosen:
-                continue
             twins = [environment.twins.get(query_id, query_id) for query_id in chosen]
             # With several tasks an id begins with its task (trainset/splits.py).
             prefix = f"{environment.task} " if len(environments) > 1 else ""
-            query_ids = [query_id.removeprefix(prefix) for query_id in chosen + twins]
-            asked = {"split": "dev", "query_ids": tuple(dict.fromkeys(query_ids))}
-            rows.append(self._run(task, budget, self._parameters, **asked))
+            query_ids = dict.fromkeys(each.removeprefix(prefix) for each in chosen + twins)
+            if query_ids:
+                rows.append(
+                    self._run(
+                        task,
+                        budget,
+                        self._parameters,
+                        **{"split": "dev", "query_ids": tuple(query_ids)},
+                    )
+                )
         return rows
 
     def answer_test(self) -> list[JsonObject]:
@@ -102,15 +107,12 @@ class ComparisonRuns:
 
         A parameter that a task sets by itself is left to each task, unless the request sets it.
         """
-        fixed = self._inputs.plan.resolved.fixed
+        left_to_tasks = HINTS - self._inputs.plan.resolved.fixed
         parameters = {
-            name: value
-            for name, value in self._parameters.items()
-            if name in fixed or name not in HINTS
+            name: value for name, value in self._parameters.items() if name not in left_to_tasks
         }
         budget = self._inputs.resources.budget
-        tasks = self._inputs.request.held_out_tasks
-        return [self._run(task, budget, parameters) for task in tasks]
+        return [self._run(task, budget, parameters) for task in self._inputs.request.held_out_tasks]
 
     def compare(self, rows: Sequence[JsonMapping], chosen_from: int = 1) -> JsonObject:
         """Compare the runs of each row by the metric of the objective.
@@ -119,20 +121,23 @@ class ComparisonRuns:
         with the change from the program as it was to the compiled one, p corrected by Holm. Each p
         is corrected for the number of candidates that the compiled one was chosen from, too.
         """
-        metric = self._study.objective.metric
-        is_forced = "instruction" in self._systems["compiled"]
-        compared = []
-        for row in rows:
-            folders = list(map(Path, row["folders"].values()))
-            tests = len(rows) * chosen_from
-            compared.append(compare(folders, [metric], force=is_forced, fewest=tests))
+        compared = [
+            compare(
+                list(map(Path, row["folders"].values())),
+                [self._study.objective.metric],
+                force="instruction" in self._systems["compiled"],
+                fewest=len(rows) * chosen_from,
+            )
+            for row in rows
+        ]
         compiled_on = {environment.task for environment in self._study.training.environments}
         if len(compared) == 1 and compared[0]["task"] in compiled_on:
             return compared[0]
-        tasks = []
-        for comparison in compared:
-            row = {**comparison["comparisons"][-1], "task": comparison["task"]}
-            tasks.append({**row, "compiled_on": row["task"] in compiled_on})
+        tasks = [
+            comparison["comparisons"][-1]
+            | {"task": comparison["task"], "compiled_on": comparison["task"] in compiled_on}
+            for comparison in compared
+        ]
         tested = [row for row in tasks if row["wins"] or row["losses"]]
         for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
             row["p_holm"] = min(1.0, p * chosen_from)

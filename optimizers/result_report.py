@@ -56,20 +56,17 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
 
 def show_table(*, as_json: bool) -> None:
     """Print the teleprompters of the table and of installed packages."""
-    rows = dict(TELEPROMPTERS)
+    rows = {}
     faults = {}
-    for name, package in plugins.list_names(TELEPROMPTERS, plugins.TELEPROMPTERS).items():
-        if not package:
-            continue
+    for name in TELEPROMPTERS | plugins.list_names(TELEPROMPTERS, plugins.TELEPROMPTERS):
         try:
             rows[name] = find_teleprompter(name)
         except UsageError as error:  # an installed package may be broken
             faults[name] = f"cannot be used: {error}"
     if as_json:
-        table = {}
-        for name, row in rows.items():
-            table[name] = {"what": row.summary, "options": dict(row.options)}
-        print_json(table)
+        print_json(
+            {name: {"what": row.summary, "options": row.options} for name, row in rows.items()}
+        )
         return
     items = []
     for name, row in rows.items():
@@ -86,11 +83,7 @@ def show_table(*, as_json: bool) -> None:
 
 
 def _accepted_options(row: Teleprompter) -> list[str]:
-    accepted = []
-    if row.teacher:
-        accepted.append("--teacher")
-    if row.proposes:
-        accepted.append("--prompt-lm")
+    accepted = ["--teacher"] * row.teacher + ["--prompt-lm"] * row.proposes
     for option, values in row.options.items():
         # Quoted, because a shell would read `->` as a redirection.
         single_value = shlex.quote(str(values[0]))
@@ -100,17 +93,18 @@ def _accepted_options(row: Teleprompter) -> list[str]:
 
 
 def _tasks(rows: Sequence[JsonMapping]) -> ResultTable:
-    named = []
-    for row in rows:
-        remark = "" if row["compiled_on"] else ", not compiled on"
-        named.append(make_finding(row, task=f"{row['task']}{remark}"))
-    return findings_table(rows[0]["metric"], named, "tasks", [])
+    findings = [
+        make_finding(row, task=row["task"] + ("" if row["compiled_on"] else ", not compiled on"))
+        for row in rows
+    ]
+    return findings_table(rows[0]["metric"], findings, "tasks", [])
 
 
 def _headings(learnt: JsonMapping) -> list[str]:
-    counts = ", ".join(f"{learnt['queries'][part]} {part}" for part in ("train", "validation"))
-    if "folds" in learnt["queries"]:
-        counts += f", in each of {learnt['queries']['folds']} folds"
+    queries_of = learnt["queries"]
+    counts = f"{queries_of['train']} train, {queries_of['validation']} validation"
+    if "folds" in queries_of:
+        counts += f", in each of {queries_of['folds']} folds"
     searched = learnt["pool"] or learnt["retriever"]
     compiling = f"{learnt['optimizer']}, by {learnt['objective']}"
     for words, key in (("teacher", "teacher"), ("prompts by", "prompt_lm"), ("from", "start")):
@@ -131,21 +125,21 @@ def _candidates(learnt: JsonMapping) -> ResultTable:
             name += " (before)" if row["before"] else " (start)"
         if row["candidate"] == learnt["candidate"]:
             name += " (kept)"
-        changes = [f"{key}={shorten(str(value))}" for key, value in row["parameters"].items()]
-        demos = [plural(row["demos"], "demo")] if row["demos"] else []
+        content = [f"{key}={shorten(str(value))}" for key, value in row["parameters"].items()]
+        if row["demos"]:
+            content.append(plural(row["demos"], "demo"))
+        # In folds, each candidate has queries of its own; elsewhere an optimizer may give one up.
+        validation, train = (
+            number(measured["mean"], f"{{:.4f}} ({measured['queries']})", "")
+            for measured in (row["validation"], row["train"])
+        )
         change = number(row["change"], "{:+.4f}", "")
-        means = [_mean(row["validation"]), change, _mean(row["train"])]
-        rows.append([name, *means, " ".join(changes + demos)])
+        rows.append([name, validation, change, train, " ".join(content)])
     notes = []
     if (hidden_count := len(learnt["candidates"]) - ROWS) > 0:
         notes.append(f"learnt.json has {plural(hidden_count, 'more candidate')}")
     heads = ["candidate", "validation (queries)", "change", "train (queries)", "of it"]
     return ResultTable("", heads, rows, names=(0, 4), notes=notes)
-
-
-def _mean(measured: JsonMapping) -> str:
-    # In folds, each candidate has queries of its own; elsewhere an optimizer may give one up.
-    return number(measured["mean"], f"{{:.4f}} ({measured['queries']})", "")
 
 
 def _gain(learnt: JsonMapping) -> str:
@@ -183,16 +177,16 @@ def _leaks_found(learnt: JsonMapping) -> list[str]:
     of_test = sum(leak["split"] == "test" for leak in leaks)
     lines = [f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"]
     for leak in leaks[:ROWS]:
-        source = f"{leak['split']} {leak['kind']} {leak['owner']}"
-        words = plural(leak["length"], "word")
         lines.append(
-            f'  {leak["piece"]} has {words} in a row of the {source}: "{leak["text"][:80]}"'
+            f"  {leak['piece']} has {plural(leak['length'], 'word')} in a row of the {leak['split']} "
+            f'{leak["kind"]} {leak["owner"]}: "{leak["text"][:80]}"'
         )
     return lines
 
 
 def _footings(learnt: JsonMapping) -> list[str]:
     width = line_width(sys.stdout)
+    usage = learnt["usage"]
     lines = []
     if left_out := learnt["queries"]["left_out"]:
         ids = abbreviate(", ".join(query["query_id"] for query in left_out))
@@ -200,15 +194,13 @@ def _footings(learnt: JsonMapping) -> list[str]:
             f"dev queries left out as near repeats of test queries: {len(left_out)} ({ids})"
         )
     if looks := learnt["looks"]:
-        program = learnt["program"]
-        lines.append(f"looks at the test queries with {program} so far: {looks}")
-    usage = learnt["usage"]
-    lines.append(
+        lines.append(f"looks at the test queries with {learnt['program']} so far: {looks}")
+    lines += [
         f"{count_of(usage['calls'], 'call')}, {count_of(usage['input_tokens'], 'token')} in, "
         f"{usage['output_tokens']} out, {number(usage['list_usd'], '${:.4f}', 'price unknown')}, "
-        f"{learnt['seconds']:.1f} s"
-    )
-    lines.append(f"compiled: {learnt['compiled']}")
+        f"{learnt['seconds']:.1f} s",
+        f"compiled: {learnt['compiled']}",
+    ]
     if instruction := learnt["instruction"]:
         lines.append(f"what queries say of the task: {instruction}")
     if learnt["kept"] != "before" and not learnt.get("held_out"):

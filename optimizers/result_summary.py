@@ -141,8 +141,9 @@ def _changed_prompts(before: Candidate, after: Candidate) -> dict[str, str]:
         return {}
     changes = {}
     for name, prompt in after.prompts.items():
-        old = _lines(before.prompts[name])
-        difference = list(difflib.unified_diff(old, _lines(prompt), lineterm="", n=1))
+        difference = list(
+            difflib.unified_diff(_lines(before.prompts[name]), _lines(prompt), lineterm="", n=1)
+        )
         if difference:
             # Without the two lines that name the sides.
             changes[name] = "\n".join(difference[2:])
@@ -169,18 +170,19 @@ def shorten(value: Any) -> str:
 def list_texts(compiled: Compiled) -> dict[str, str]:
     """Return the texts of a compiled program by name, for the search for leaks."""
     texts: dict[str, str] = {}
-    demonstrations: dict[str, Sequence[Any]] = {}
+
+    def add(piece: str, demos: Sequence[JsonMapping]) -> None:
+        for number, demo in enumerate(demos, start=1):
+            texts[f"{piece} {number}"] = "\n".join(texts_in({**demo, "objective": ""}))
+
     for name, prompt in compiled.prompts.items():
         texts[f"{name} instructions"] = "\n".join(
             [prompt.instructions, *prompt.descriptions.values()]
         )
-        demonstrations[f"{name} demo"] = prompt.demos
+        add(f"{name} demo", prompt.demos)
     for neighbour in compiled.neighbours:
         for name, demos in neighbour.demos.items():
-            demonstrations[f"{name} of {neighbour.query_id}, demo"] = demos
-    for piece, demos in demonstrations.items():
-        for number, demo in enumerate(demos, start=1):
-            texts[f"{piece} {number}"] = "\n".join(texts_in({**demo, "objective": ""}))
+            add(f"{name} of {neighbour.query_id}, demo", demos)
     for number, member in enumerate(compiled.members, start=1):
         for name, text in list_texts(member).items():
             texts[f"member {number}, {name}"] = text

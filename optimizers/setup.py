@@ -95,8 +95,9 @@ class ResolvedCompilation:
             resolved = fit_to_task(self.resolved, task)
         fitted = replace(self, resolved=resolved)
         if self.ranges:
-            trials = self.options["trials"]
-            for chosen in parameter_search.combinations(self.ranges, trials, request.seed):
+            for chosen in parameter_search.combinations(
+                self.ranges, self.options["trials"], request.seed
+            ):
                 try_construct(resolved.constructor, fitted.parameters(chosen))
         program = try_construct(resolved.constructor, resolved.values)
         if self.optimizer.prompts and not program.predictors():
@@ -145,9 +146,11 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     template = request.retriever or "bm25"
     ranges: parameter_search.Ranges = {}
     if request.optimizer == "tune":
-        constructor = find_program(request.program, request.env)
         ranges = parameter_search.parse_ranges(
-            request.program_label, constructor, template, request.ranges
+            request.program_label,
+            find_program(request.program, request.env),
+            template,
+            request.ranges,
         )
         choices = list(
             map(retrievers.canonicalize, parameter_search.each_retriever(template, ranges))
@@ -155,13 +158,12 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
         for choice in choices:
             retrievers.validate(choice)
         check_prices(request, (), choices)
-    first = {name: values[0] for name, values in ranges.items()}
     # A compiled program to start from has a retriever of its own.
     retriever = request.retriever
     if not request.start:
-        retriever = parameter_search.fill_template(
-            template, {**first, parameter_search.RETRIEVER: template}
-        )
+        first = {name: values[0] for name, values in ranges.items()}
+        first[parameter_search.RETRIEVER] = template
+        retriever = parameter_search.fill_template(template, first)
     resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
     if resolved.compiled:
         resolved.compiled.prompts_alone(str(request.start))
@@ -236,8 +238,7 @@ class CompilationInputs:
         for environment in training.environments:
             run_retrievers = RunRetrievers(environment, self.resources)
             if pool := resolved.pool:
-                parts = list(map(run_retrievers.build, pool.parts))
-                environment = pool.add_to(environment, parts)
+                environment = pool.add_to(environment, list(map(run_retrievers.build, pool.parts)))
             self._rooms.append((environment, run_retrievers))
         self.training = training.replacing([environment for environment, _ in self._rooms])
         self.retriever = self._rooms[0][1].build(resolved.retriever)
@@ -253,11 +254,10 @@ class CompilationInputs:
             self.prompter.lm.halts = True
 
     def _connect(self, spec: str, rules: Rules | None = None) -> language_model.ConnectedModel:
-        documents = self.training.environment.documents
         model = connect(
             self.request,
             self.resources,
-            documents,
+            self.training.environment.documents,
             self.retriever,
             spec=spec,
             rules=rules,
@@ -267,12 +267,12 @@ class CompilationInputs:
 
     def _open_rooms(self, retriever: retrievers.RetrieverSpec) -> ToolboxByTask:
         boxes: dict[str, Toolbox] = {}
+        specs = {"": retriever, **self.plan.resolved.others}
         for environment, run_retrievers in self._rooms:
-            specs = {"": retriever, **self.plan.resolved.others}
             named_retrievers = {name: run_retrievers.build(spec) for name, spec in specs.items()}
             if self.plan.resolved.pool:
                 named_retrievers = {
-                    name: PoolRetriever(retriever) for name, retriever in named_retrievers.items()
+                    name: PoolRetriever(built) for name, built in named_retrievers.items()
                 }
             box = Toolbox(environment.documents, named_retrievers.pop(""), others=named_retrievers)
             boxes |= {query.query_id: box for query in environment.queries}
@@ -280,14 +280,14 @@ class CompilationInputs:
 
     def label(self, queries: Sequence[Query]) -> list[dspy.Example]:
         """Return examples of the queries that have a relevant document, with labels (demonstrations.py)."""
-        examples = []
-        for query in queries:
-            for environment, run_retrievers in self._rooms:
-                judgements = environment.judgements[environment.headline]
-                if query in environment.queries and judgements.relevant(query.query_id):
-                    retriever = run_retrievers.build(self.plan.resolved.retriever)
-                    examples.append(label_example(query, environment, retriever))
-        return examples
+        spec = self.plan.resolved.retriever
+        return [
+            label_example(query, environment, run_retrievers.build(spec))
+            for query in queries
+            for environment, run_retrievers in self._rooms
+            if query in environment.queries
+            and environment.judgements[environment.headline].relevant(query.query_id)
+        ]
 
     def describe_models(self, attribute: str) -> JsonObject:
         """Return the "name" or the "settings" of each model, None for one that is not asked."""
@@ -302,21 +302,16 @@ class CompilationInputs:
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program before, or with the `chosen` parameters, over the shared retrievers."""
-        chosen = chosen or {}
         toolbox = self._toolbox
-        values = self.plan.parameters(chosen)
+        values = self.plan.parameters(chosen or {})
         if chosen and self.plan.ranges:
             toolbox = self._open_rooms(retrievers.canonicalize(self.plan.retriever(chosen)))
         # One thread inside a query, so that the order of its predictors' calls is always the same.
         if "parallel" in values:
             values["parallel"] = 1
-        depth = self.request.k or max(
-            environment.depth for environment in self.training.environments
-        )
+        depths = [environment.depth for environment in self.training.environments]
         return self.plan.resolved.constructor(
-            toolbox,
-            depth=depth,
-            **values,
+            toolbox, depth=self.request.k or max(depths), **values
         )
 
     def program_to_start(self) -> Any:
@@ -375,8 +370,10 @@ def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
         study.start = study.candidate(start, plan.start).digest
         study.evaluate(program, "validation")
         metric = study.objective.metric
-        before = study.scores(study.before, "validation").values()
-        values = [score.metrics[metric] or 0.0 for score in before]
+        values = [
+            score.metrics[metric] or 0.0
+            for score in study.scores(study.before, "validation").values()
+        ]
         if warning := study.objective.check_spread(values):
             inputs.tell(warning)
         if study.start != study.before:
@@ -429,11 +426,8 @@ class _Log(io.TextIOWrapper):
 @contextmanager
 def _quiet(folder: Path) -> Iterator[None]:
     """Send prints and logs of DSPy to optimizer.log."""
-    file = files.open_file(folder / "optimizer.log", "ab")
     with _Log(
-        file,
-        encoding="utf-8",
-        errors="backslashreplace",
+        files.open_file(folder / "optimizer.log", "ab"), encoding="utf-8", errors="backslashreplace"
     ) as log:
         handler = logging.StreamHandler(log)
         loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
@@ -445,8 +439,8 @@ def _quiet(folder: Path) -> Iterator[None]:
         try:
             with redirect_stdout(log), redirect_stderr(log):
                 yield
-        except Exception as error:
-            log.write("".join(traceback.format_exception(error)))
+        except Exception:
+            log.write(traceback.format_exc())
             raise
         finally:
             logging.captureWarnings(False)
@@ -467,9 +461,8 @@ def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> 
             return str(inputs[name])
     attempts = inputs.get("attempted_instructions", "")
     text = attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
-    instructions = re.findall(
-        r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", text, re.DOTALL
-    )
+    pattern = r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)"
+    instructions: list[str] = re.findall(pattern, text, re.DOTALL)
     return instructions[-1].strip() if instructions else ""
 
 

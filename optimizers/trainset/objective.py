@@ -36,7 +36,6 @@ FLIP = "Flip"
 # The worth of a full point of the tie-breaker. dspy.Evaluate rounds a mean to four digits, so much
 # less would vanish there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
-_TIE_BREAKER_CUTOFF = 100  # documents; recall further down says little of what a reader will see
 _EPSILON = 1e-12  # values that differ by less are equal
 
 
@@ -106,9 +105,7 @@ class Objective:
         ranking: Ranking,
         twin: Ranking | None = None,
     ) -> dict[str, float | None]:
-        if all(
-            query.query_id != compiled_query.query_id for compiled_query in self.environment.queries
-        ):
+        if query.query_id not in {each.query_id for each in self.environment.queries}:
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
         rankings = {query.query_id: ranking}
         if twin is not None:
@@ -128,11 +125,10 @@ class Objective:
         twin: Ranking,
     ) -> float:
         """Return the share of comparisons that both wordings win: Win - Flip / 2 if all documents are ranked."""
-        won_here = comparisons_won(self.environment.comparisons.get(query.query_id, ()), ranking)
-        won_there = comparisons_won(self.environment.comparisons.get(twin_query.query_id, ()), twin)
-        pairs = zip(won_here, won_there, strict=True)
-        won_in_both = [wins_here and wins_there for wins_here, wins_there in pairs]
-        return fraction_true(won_in_both) or 0.0
+        comparisons = self.environment.comparisons
+        won_here = comparisons_won(comparisons.get(query.query_id, ()), ranking)
+        won_there = comparisons_won(comparisons.get(twin_query.query_id, ()), twin)
+        return fraction_true(list(map(all, zip(won_here, won_there, strict=True)))) or 0.0
 
     def _varies(self, query: Query) -> bool:
         if self.metric == FLIP:
@@ -142,23 +138,17 @@ class Objective:
             return of_nothing[self.metric] is not None
         judgements = self.environment.judgements[self.environment.headline]
         judged = judge_ranking((), judgements, query.query_id)
-        best = replace(
-            judged,
-            gains=judged.ideal,
-            hits=[True] * judged.relevant,
-        )
-        high = apply_metric(self.metric, best)
+        hits = [True] * judged.relevant
+        high = apply_metric(self.metric, replace(judged, gains=judged.ideal, hits=hits))
         low = 0.0
         if query.candidates is not None:
             # A ranking has all of the pool: the worst is the ideal ranking from behind.
             pool = sorted(query.candidates - query.excluded)
             pool_size = len(collapse_to_units(pool, judgements))
-            irrelevant_count = pool_size - judged.relevant
-            zeros = [0.0] * (pool_size - len(best.ideal))
             worst = replace(
-                best,
-                gains=sorted([*best.ideal, *zeros]),
-                hits=[False] * irrelevant_count + [True] * judged.relevant,
+                judged,
+                gains=sorted([*judged.ideal, *[0.0] * (pool_size - len(judged.ideal))]),
+                hits=[False] * (pool_size - judged.relevant) + hits,
             )
             low = apply_metric(self.metric, worst) or 0.0
         return high is not None and high - low > _EPSILON
@@ -177,9 +167,9 @@ def make_objective(environment: Environment, metric: str = "", price: float = 0.
         raise UnknownName(f"metric of {environment.task}", name, environment.metrics)
     if not (math.isfinite(price) and price >= 0):
         raise UsageError(f"the price of a thousand tokens is {price}; it is a number from 0 on")
-    recalls = (re.fullmatch(r"R@(\d+)", metric_name) for metric_name in environment.metrics)
-    cutoffs = [int(match[1]) for match in recalls if match and int(match[1]) <= _TIE_BREAKER_CUTOFF]
-    tie_breaker = f"R@{max(cutoffs)}" if cutoffs else ""
+    recalls = [each for each in environment.metrics if re.fullmatch(r"R@([1-9]\d?|100)", each)]
+    # Recall further down says little of what a reader will see.
+    tie_breaker = max(recalls, key=lambda recall: int(recall[2:]), default="")
     objective = Objective(environment, name, "" if tie_breaker == name else tie_breaker, price)
     if environment.queries and not objective.usable(environment.queries):
         raise UsageError(

@@ -11,7 +11,7 @@ doing it by mistake.
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,12 +62,7 @@ class Trainset(SharedOnDeepcopy):
             tuple(new[query.query_id] for query in queries)
             for queries in (self.train, self.validation)
         )
-        return replace(
-            self,
-            environments=tuple(environments),
-            train=train,
-            validation=validation,
-        )
+        return replace(self, environments=tuple(environments), train=train, validation=validation)
 
     @property
     def environment(self) -> Environment:
@@ -137,27 +132,21 @@ def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
     if len(trainings) == 1:
         return trainings[0]
     environments = tuple(_with_names(training.environment) for training in trainings)
-    parts: dict[str, list[tuple[Query, ...]]] = {"train": [], "validation": []}
-    for training, environment in zip(trainings, environments, strict=True):
-        size = len(training.train)
-        parts["train"].append(environment.queries[:size])
-        parts["validation"].append(environment.queries[size:])
-    # The tasks take turns: a teleprompter may look at the first few queries alone.
-    train, validation = (
-        tuple(query for turn in itertools.zip_longest(*by_task) for query in turn if query)
-        for by_task in parts.values()
-    )
-    left_out = tuple(excluded for training in trainings for excluded in training.left_out)
-    task = ",".join(training.task for training in trainings)
-    digest = "+".join(training.digest for training in trainings)
+    by_task = list(zip(environments, [len(training.train) for training in trainings], strict=True))
     return Trainset(
-        task,
-        train,
-        validation,
-        environments,
-        left_out,
-        digest,
+        task=",".join(training.task for training in trainings),
+        train=_take_turns(environment.queries[:size] for environment, size in by_task),
+        validation=_take_turns(environment.queries[size:] for environment, size in by_task),
+        environments=environments,
+        left_out=tuple(excluded for training in trainings for excluded in training.left_out),
+        digest="+".join(training.digest for training in trainings),
     )
+
+
+def _take_turns(queries_of_tasks: Iterable[Sequence[Query]]) -> tuple[Query, ...]:
+    # A teleprompter may look at the first few queries alone.
+    turns = itertools.zip_longest(*queries_of_tasks)
+    return tuple(filter(None, itertools.chain.from_iterable(turns)))
 
 
 def _with_names(environment: Environment) -> Environment:
@@ -183,11 +172,11 @@ def _with_names(environment: Environment) -> Environment:
 
 
 def _too_few(dev: Environment, repeats: int) -> UsageError:
-    have = f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}"
-    if repeats:
-        have += f", {repeats} of them near repeats of a test query"
-    needs = "compiling needs at least 2, one to train on and one to choose by"
-    return UsageError(f"{have}; {needs}; {_REMEDY}")
+    near = f", {repeats} of them near repeats of a test query" if repeats else ""
+    return UsageError(
+        f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}{near}; "
+        f"compiling needs at least 2, one to train on and one to choose by; {_REMEDY}"
+    )
 
 
 def make_folds(training: Trainset, folds: int | None) -> Trainset:
@@ -209,13 +198,8 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
         query.query_id: number % folds for number, piece in enumerate(pieces) for query in piece
     }
     dev = training.train + training.validation
-    digest = f"{training.digest}/{folds}"
     return replace(
-        training,
-        train=dev,
-        validation=dev,
-        digest=digest,
-        fold_of=fold_of,
+        training, train=dev, validation=dev, digest=f"{training.digest}/{folds}", fold_of=fold_of
     )
 
 
