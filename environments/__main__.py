@@ -7,7 +7,6 @@ sextant-construction.
 
 import argparse
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +71,7 @@ def parser() -> CommandParser:
         add = verb.add_argument
         if name not in ("list", "make"):
             help_text = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
-            add(
-                "task",
-                metavar="TASK",
-                help=help_text,
-            )
+            add("task", metavar="TASK", help=help_text)
         if name in ("show", "check", "search", "init"):
             help_text = f"what your own data calls a column: {', '.join(COLUMNS)}"
             add(
@@ -160,25 +155,21 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(rows)
         return
-    heads = [
-        "task",
-        "documents",
-        "dev",
-        "test",
-        "metric",
-        "data",
-        "paper's documents",
-        "queries",
+    columns = ["documents", "dev", "test", "metric", "data", "paper_documents", "paper_queries"]
+    cells = [
+        [f"{row['suite']}/{row['task']}", *(_figure(row[column]) for column in columns)]
+        for row in rows
     ]
-    keys = [*heads[1:6], "paper_documents", "paper_queries"]
-    cells = []
-    for row in rows:
-        figures = [_figure(row[key]) for key in keys]
-        cells.append([f"{row['suite']}/{row['task']}", *figures])
+    heads = ["task", *columns[:5], "paper's documents", "queries"]
     names = [heads.index(head) for head in ("task", "metric", "data")]
     lines = [f"{task}: {origin}" for task, origin in list_names({}, TASKS).items()]
-    note = "mini: bundled, invented, not comparable with published figures"
-    show([ResultTable("", heads, cells, names), note, *lines])
+    show(
+        [
+            ResultTable("", heads, cells, names),
+            "mini: bundled, invented, not comparable with published figures",
+            *lines,
+        ]
+    )
 
 
 def _figure(value: str | int | None) -> str:
@@ -203,17 +194,17 @@ def _card_text(facts: dict[str, Any]) -> str:
     release = facts["release"]
     dev = facts["dev_queries"]
     leads = "the paper's headline" if release["of"] else "the headline"
-    counted = (
-        f"{plural(availability['documents'], 'document')}, {availability['dev']} dev and "
-        f"{plural(availability['test'], 'test query', 'test queries')}"
-    )
     hidden = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
+    place = availability["data"]
+    if availability["source"] != place:
+        place += f" ({availability['source']})"
+    documents = paper["documents"]
+    counted = plural(documents, "document") if documents else "no count of documents"
     rows = {
         "asked": facts["asked"],
-        "here": f"{_describe_place(availability)}: {counted}, "
+        "here": f"{place}: {task_card.describe_sizes(availability)}, "
         f"{availability['relevant_per_query']:.1f} relevant a query",
-        "paper": f"{paper['title']}: {_describe_documents(paper['documents'])}, "
-        f"{queries(paper['queries'])}",
+        "paper": f"{paper['title']}: {counted}, {queries(paper['queries'])}",
         "protocol": facts["protocol"],
         "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
         "judgements": f"{', '.join(facts['judgements'])}; a document is {facts['level']}",
@@ -224,36 +215,15 @@ def _card_text(facts: dict[str, Any]) -> str:
         "release": f"{release['of']} at {release['revision']} ({release['by']})",
     }
     if not release["of"]:  # the user's own
-        rows = {
-            name: text
-            for name, text in rows.items()
-            if name not in ("paper", "licence", "release", "variants")
-        }
+        for name in ("paper", "licence", "release", "variants"):
+            del rows[name]
     lines: list[TerminalBlock] = [facts["task"], "", DefinitionList(list(rows.items()))]
     for number, sample in enumerate(facts["samples"], start=1):
-        lines += [
-            "",
-            f"sample {number}: query {sample['query_id']}",
-            _quote(sample["query"]),
-        ]
+        lines += ["", f"sample {number}: query {sample['query_id']}", _quote(sample["query"])]
         for label in ("relevant", "irrelevant"):
-            if sample[label]:
-                lines += [
-                    f"  {label}: {sample[label]['doc_id']}",
-                    _quote(sample[label]["text"]),
-                ]
+            if shown := sample[label]:
+                lines += [f"  {label}: {shown['doc_id']}", _quote(shown["text"])]
     return render_terminal(lines)
-
-
-def _describe_place(availability: Mapping[str, Any]) -> str:
-    """Return the name of the data, and where it is unless the name says so."""
-    name: str = availability["data"]
-    source = availability["source"]
-    return name if source == name else f"{name} ({source})"
-
-
-def _describe_documents(count: int | None) -> str:
-    return plural(count, "document") if count else "no count of documents"
 
 
 def _quote(text: str) -> str:
@@ -307,8 +277,9 @@ def _search(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
     unit = environment.judgements[environment.headline].unit_of or str
     with announced(f"searching {arguments.task} with {spec}"):
-        retriever = retrievers.build(spec, environment.documents, sextant_home())
-        session = Toolbox(environment.documents, retriever).open(query)
+        session = Toolbox(
+            environment.documents, retrievers.build(spec, environment.documents, sextant_home())
+        ).open(query)
         hits = session.search(arguments.words, arguments.k)
     rows = []
     for rank, hit in enumerate(hits, start=1):

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sextant import environments
@@ -44,39 +44,30 @@ def _read_facts(task: str) -> _SuiteFacts:
     suite_name, name, variant = environments.split_name(task)
     suite = environments.suite(suite_name)
     info = suite.tasks[name]
-    documents = info.documents.get(variant or suite.variants[0])
-    return _SuiteFacts(suite, info, documents)
+    return _SuiteFacts(suite, info, info.documents.get(variant or suite.variants[0]))
 
 
 def task_row(task: str) -> JsonObject:
     """Return a task's row in the list, with the counts of its data and of the paper."""
     suite_name, name, _ = environments.split_name(task)
     _, facts, documents = _read_facts(task)
-    counts: JsonObject = {
-        "documents": None,
-        "dev": None,
-        "test": None,
-    }
+    sizes: JsonMapping = dict.fromkeys(("documents", "dev", "test"))
     data = data_state(task)
     # A fetched release is too large to be read for a list; `show` counts it.
     if data == "mini":
         try:
-            dev = environments.load(task, "mini", "dev")
-            test = environments.load(task, "mini", "test")
-            counts = {
-                "documents": len(test.documents),
-                "dev": len(dev.queries),
-                "test": len(test.queries),
-            }
+            sizes = _count(**_load_splits(task, "mini", {}))
         except DataError:  # which `check` explains; the other tasks are listed all the same
             data = "damaged"
-    card = {
+    return {
         "suite": suite_name,
         "task": name,
         "metric": facts.metric,
         "data": data,
+        **sizes,
+        "paper_documents": documents,
+        "paper_queries": facts.queries,
     }
-    return card | counts | {"paper_documents": documents, "paper_queries": facts.queries}
 
 
 def _load_splits(task: str, data: str | None, options: JsonMapping) -> dict[str, Environment]:
@@ -84,43 +75,50 @@ def _load_splits(task: str, data: str | None, options: JsonMapping) -> dict[str,
     try:
         dev = environments.load(task, data, "dev", **options)
     except EmptySplit:
-        dev = dataclasses.replace(
-            test,
-            queries=(),
-            split="dev",
-        )
+        dev = dataclasses.replace(test, queries=(), split="dev")
     return {"dev": dev, "test": test}
+
+
+def _count(dev: Environment, test: Environment) -> dict[str, int]:
+    return {
+        "documents": len(test.documents),
+        "dev": len(dev.queries),
+        "test": len(test.queries),
+    }
+
+
+def describe_sizes(sizes: Mapping[str, int]) -> str:
+    """Return the number of documents, and of queries of each split, in words."""
+    return (
+        f"{plural(sizes['documents'], 'document')}, {sizes['dev']} dev and "
+        f"{plural(sizes['test'], 'test query', 'test queries')}"
+    )
 
 
 def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
     """Return the facts that a user needs before running a task; options are those of environments.load."""
-    dev, test = _load_splits(task, data, options).values()
+    splits = _load_splits(task, data, options)
+    dev, test = splits.values()
     full_name = test.task
     if full_name.startswith("own/"):
         suite = environments.suite("own")
         documents = None
-        protocol = "; ".join(note.rstrip(".") for note in (*test.warnings, *test.notes))
-        dev_split = "as the data or its benchmark.toml has it"
-        facts = TaskInfo(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
+        facts = TaskInfo(
+            test.queries[0].objective,
+            test.metric,
+            "; ".join(note.rstrip(".") for note in (*test.warnings, *test.notes)),
+            "as the data or its benchmark.toml has it",
+            {},
+            0,
+            (),
+        )
     else:
         suite, facts, documents = _read_facts(full_name)
     judged = test.judgements[test.headline]
     relevant = [len(judged.relevant(query.query_id)) for query in test.queries]
-    availability = {
-        "data": test.data,
-        "source": test.source,
-        "documents": len(test.documents),
-        "dev": len(dev.queries),
-        "test": len(test.queries),
-        "relevant_per_query": sum(relevant) / len(relevant),
-    }
-    is_mini = test.data == "mini"
-    licence = "original text, made for this repository" if is_mini else suite.release.licence
-    paper = {
-        "title": suite.release.paper,
-        "documents": documents,
-        "queries": facts.queries,
-    }
+    licence = suite.release.licence
+    if test.data == "mini":
+        licence = "original text, made for this repository"
     return {
         "task": full_name,
         "asked": facts.asked,
@@ -132,8 +130,17 @@ def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
         "variants": list(suite.variants[1:]),
         "dev_split": facts.dev_split,
         "dev_queries": [query.query_id for query in dev.queries],
-        "paper": paper,
-        "here": availability,
+        "paper": {
+            "title": suite.release.paper,
+            "documents": documents,
+            "queries": facts.queries,
+        },
+        "here": {
+            "data": test.data,
+            "source": test.source,
+            **_count(**splits),
+            "relevant_per_query": sum(relevant) / len(relevant),
+        },
         "hints": dict(test.hints),
         "licence": licence,
         "release": {
@@ -147,28 +154,25 @@ def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
 
 def _sample(environment: Environment, query: Query) -> JsonObject:
     """Return a query with a relevant document, and one that is judged not to be, as far as there are."""
-    grades = environment.qrels[query.query_id]
     judged = environment.judgements[environment.headline]
-    unit = judged.unit_of or str
     documents = environment.documents
     relevant = judged.relevant(query.query_id)
-    irrelevant = next((doc_id for doc_id in grades if doc_id not in relevant), None)
-
-    def show(identifier: str) -> dict[str, str]:
-        document = documents.get(identifier) or documents.get(f"{identifier}:0")
-        if not document:
-            # It is a parent, whose passages are judged (MaxP).
-            stream = documents.stream()
-            passages = (passage for passage in stream if unit(passage.doc_id) == identifier)
-            document = next(passages, None)
-        return {"doc_id": identifier, "text": document.text if document else ""}
-
-    return {
+    sample: JsonObject = {
         "query_id": query.query_id,
         "query": query.text,
-        "relevant": show(max(relevant, key=relevant.__getitem__)) if relevant else None,
-        "irrelevant": None if irrelevant is None else show(irrelevant),
+        "relevant": max(relevant, key=relevant.__getitem__, default=None),
+        "irrelevant": next(
+            (each for each in environment.qrels[query.query_id] if each not in relevant), None
+        ),
     }
+    for kind in ("relevant", "irrelevant"):
+        if (unit := sample[kind]) is not None:
+            document = documents.get(unit) or documents.get(f"{unit}:0")
+            if not document and judged.unit_of:  # a parent, whose passages are judged (MaxP)
+                ids = (doc_id for doc_id in documents if judged.unit_of(doc_id) == unit)
+                document = documents.get(next(ids, ""))
+            sample[kind] = {"doc_id": unit, "text": document.text if document else ""}
+    return sample
 
 
 class CheckResult(NamedTuple):
@@ -188,11 +192,11 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
     for digests in (sextant_home() / "corpora").glob("*/.digests.json"):
         digests.unlink(missing_ok=True)
     try:
-        environments_by_split = _load_splits(task, data, options)
+        splits = _load_splits(task, data, options)
     except DataError as error:
         yield CheckResult("loading", False, str(error))
         return
-    dev, test = environments_by_split.values()
+    dev, test = splits.values()
     yield CheckResult("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     if test.data == "full":
         yield check_files(test.task)
@@ -206,25 +210,18 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
-        for split, environment in environments_by_split.items():
+        for split, environment in splits.items():
             # Dev may be over other documents (BIRCO), but never in other units.
             yield from _judgements(environment, split, name, units or environment.documents)
     yield _masks(test)
     if not test.release_ids:  # others than ours
-        yield _measure_ids(test)
-    repeats = len(test.documents.repeats())
-    yield CheckResult(
-        "equal texts",
-        True,
-        f"{count_of(repeats, 'document')} with the text of an earlier one; judged by id, never merged",
-    )
+        leak = measure_leak(test)
+        remedy = "; opaque_ids = true in benchmark.toml gives programs others" * leak.tells
+        yield CheckResult("ids", not leak.tells, f"{leak}{remedy}")
+    repeats = count_of(len(test.documents.repeats()), "document")
+    finding = f"{repeats} with the text of an earlier one; judged by id, never merged"
+    yield CheckResult("equal texts", True, finding)
     yield _golden(test)
-
-
-def _measure_ids(environment: Environment) -> CheckResult:
-    leak = measure_leak(environment)
-    remedy = "; opaque_ids = true in benchmark.toml gives programs others" if leak.tells else ""
-    return CheckResult("ids", not leak.tells, f"{leak}{remedy}")
 
 
 def _check_splits(dev: Environment, test: Environment) -> CheckResult:
@@ -233,8 +230,9 @@ def _check_splits(dev: Environment, test: Environment) -> CheckResult:
         return CheckResult("dev and test", False, f"{min(both)!r} is in both")
     texts = [query.text for query in (*dev.queries, *test.queries)]
     repeated = len(texts) - len(set(texts))
-    finding = f"no query in both; {count_of(repeated, 'repeated query text')}"
-    return CheckResult("dev and test", True, finding)
+    return CheckResult(
+        "dev and test", True, f"no query in both; {count_of(repeated, 'repeated query text')}"
+    )
 
 
 def check_files(task: str) -> CheckResult:
@@ -257,20 +255,15 @@ def check_files(task: str) -> CheckResult:
 
 
 def _counts(dev: Environment, test: Environment) -> CheckResult:
-    finding = (
-        f"{plural(len(test.documents), 'document')}, {len(dev.queries)} dev and "
-        f"{plural(len(test.queries), 'test query', 'test queries')}"
-    )
+    finding = describe_sizes(_count(dev, test))
     if test.data != "full":
         return CheckResult("counts", True, finding)
     _, facts, documents = _read_facts(test.task)
-    queries = len(test.queries)
-    if test.split_note:
-        queries += len(dev.queries)
+    every = [*test.queries, *dev.queries]
+    queries = len(every if test.split_note else test.queries)
     if test.comparisons:
         # A record has several queries.
-        records = {query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)}
-        queries = len(records)
+        queries = len({query.query_id.partition("-")[0] for query in every})
     fine = queries == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {plural(facts.queries, 'query', 'queries')}"
     return CheckResult("counts", fine, f"{finding}; {paper}")
@@ -286,28 +279,26 @@ def _judgements(
     judgements = environment.judgements[name]
     grade_counts = Counter[float]()
     judged = set[str]()
-    lost = 0  # judgements of documents that are not there
-    example = ""
+    lost = list[tuple[str, str]]()  # judgements of documents that are not there
     without = 0  # queries without a relevant document
     for query in environment.queries:
         grades = judgements.qrels.get(query.query_id, {})
+        labelled = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
         grade_counts.update(grades.values())
+        judged.update(labelled)
+        lost += [(doc_id, query.query_id) for doc_id in labelled if doc_id not in doc_ids]
         without += not judgements.relevant(query.query_id)
-        for doc_id in {**grades, **(judgements.binary or {}).get(query.query_id, {})}:
-            judged.add(doc_id)
-            if doc_id not in doc_ids:
-                lost += 1
-                example = example or f", e.g. {doc_id!r} of query {query.query_id!r}"
     check = f"{name} judgements, {split}"
     scale = f" ({_describe_scale(grade_counts)})" if grade_counts else ""
+    example = ", e.g. {!r} of query {!r}".format(*lost[0]) if lost else ""
     finding = (
         f"{grade_counts.total() or 'none'} of them{scale}, {judgements.level}; "
-        f"{lost or 'none'} without a document{example}"
+        f"{len(lost) or 'none'} without a document{example}"
     )
     # Quirks of a user's data are counted, not refused.
     is_custom = environment.task.startswith("own/")
-    missing = sum(doc_id not in doc_ids for doc_id in judged)
-    yield CheckResult(check, not lost or (is_custom and missing * 2 <= len(judged)), finding)
+    is_usable = is_custom and len({doc_id for doc_id, _ in lost}) * 2 <= len(judged)
+    yield CheckResult(check, is_usable or not lost, finding)
     # DORIS-MAE has queries without a label of 1, which is a fact of the release.
     fine = is_custom or bool(judgements.relevant_from) or not without
     finding = f"{without or 'none'} without a relevant document"
@@ -326,11 +317,10 @@ def _masks(environment: Environment) -> CheckResult:
     unknown = 0
     positive = 0
     for query in environment.queries:
-        for doc_id in query.excluded:
-            masked += 1
-            unknown += doc_id not in environment.documents
-            for judgements in environment.judgements.values():
-                positive += doc_id in judgements.relevant(query.query_id)
+        masked += len(query.excluded)
+        unknown += sum(doc_id not in environment.documents for doc_id in query.excluded)
+        for judgements in environment.judgements.values():
+            positive += len(query.excluded & judgements.relevant(query.query_id).keys())
     finding = f"{masked} of them; {unknown} name no document, {positive} are judged relevant"
     # A missing document cannot be shown. Ids that are only spelled differently are refused before
     # (environments/custom.py).
@@ -359,17 +349,15 @@ def digest_records(environment: Environment) -> dict[str, str]:
     """
     documents = environment.documents
     queries = environment.queries
-    chosen: dict[str, tuple[str, ...]] = {}
+    digests = {}
+
+    def add(subject: str, *record: str) -> None:
+        digests[subject] = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
+
     for name, at in (("first", 0), ("tenth", 9), ("last", -1)):
         if at < len(documents):
-            doc_id = documents.doc_ids[at]
-            document = documents[doc_id]
-            chosen[f"{name} document"] = (document.doc_id, document.title, document.text)
+            document = documents[documents.doc_ids[at]]
+            add(f"{name} document", document.doc_id, document.title, document.text)
         if at < len(queries):
-            query = queries[at]
-            chosen[f"{name} query"] = (query.query_id, query.text)
-    digests = {}
-    for subject, record in chosen.items():
-        encoded = json.dumps(record).encode()
-        digests[subject] = hashlib.sha256(encoded).hexdigest()[:16]
+            add(f"{name} query", queries[at].query_id, queries[at].text)
     return digests
