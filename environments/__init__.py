@@ -86,13 +86,7 @@ def of(
     """Return a task made in Python: `sextant.environments.custom.of`, for files that are run as `--task
     FILE.py:NAME`.
     """
-    environment: Environment = _own().of(
-        documents,
-        queries,
-        qrels,
-        name=name,
-        **settings,
-    )
+    environment: Environment = _own().of(documents, queries, qrels, name=name, **settings)
     return environment
 
 
@@ -102,17 +96,13 @@ def expand_tasks(names: str) -> list[str]:
     UnknownName for a * that finds none.
     """
     suites = tasks()
-    expanded = {}
+    expanded: dict[str, None] = {}
     for name in map(str.strip, names.split(",")):
         plain, colon, variant = name.partition(":")
-        matches = (
-            [f"{task}{colon}{variant}" for task in fnmatch.filter(suites, plain)]
-            if "*" in plain
-            else [name]
-        )
+        matches = fnmatch.filter(suites, plain) if "*" in plain else [plain]
         if not matches:
             raise UnknownName("task", name, suites)
-        expanded.update(dict.fromkeys(matches))
+        expanded |= dict.fromkeys(f"{task}{colon}{variant}" for task in matches)
     return list(expanded)
 
 
@@ -216,11 +206,15 @@ def data_folder(task: str, data: str | None) -> tuple[str, Path]:
         return data, MINI / suite_name
     if data == "full":
         if not complete.exists():
-            lacks = f"the full release of {task} is not in {complete.parent}"
-            raise DataError(f"{lacks}; get it with {get}, or use --data mini, or {copy}")
+            raise DataError(
+                f"the full release of {task} is not in {complete.parent}; get it with {get}, or use "
+                f"--data mini, or {copy}"
+            )
         if not is_fetched_from(complete, release := suite(suite_name).release):
-            mismatch = f"{complete} is not of the revision that is pinned now ({release})"
-            raise DataError(f"{mismatch}; get that with {get}, or use --data mini")
+            raise DataError(
+                f"{complete} is not of the revision that is pinned now ({release}); get that with "
+                f"{get}, or use --data mini"
+            )
         return data, complete.parent
     folder = expand_user_path(data)
     if not folder.is_dir():
@@ -259,8 +253,9 @@ def _read_instruction_file(file: str, full_name: str) -> str:
     except (OSError, ValueError) as error:
         raise UsageError(f"--instruction {file} cannot be read as TOML: {error}") from None
     plain = full_name.partition(":")[0]
-    keys = (full_name, plain, plain.partition("/")[2])
-    instruction = next((texts[key] for key in keys if key in texts), "")
+    instruction = next(
+        (texts[key] for key in (full_name, plain, plain.partition("/")[2]) if key in texts), ""
+    )
     if not isinstance(instruction, str) or not instruction.strip():
         raise UsageError(
             f'--instruction {file} has no text for {plain}; give it a line "{plain}" = "..."'
@@ -301,9 +296,14 @@ def load(
     data, folder = data_folder(full_name, data)
     instruction = read_instruction(instruction, full_name)
     if instruction == "paper" and not (instruction := find_paper_instruction(full_name)):
-        lacks = f"no paper prints what its models were told of {full_name}"
-        raise NotApplicable(f"{lacks}; leave out --instruction paper")
-    missing = (
+        raise NotApplicable(
+            f"no paper prints what its models were told of {full_name}; leave out --instruction "
+            f"paper"
+        )
+    request = LoadRequest(
+        full_name,
+        name,
+        variant or chosen.variants[0],
         data,
         folder,
         split,
@@ -313,9 +313,7 @@ def load(
         columns or {},
     )
     try:
-        environment = chosen.load(
-            LoadRequest(full_name, name, variant or chosen.variants[0], *missing)
-        )
+        environment = chosen.load(request)
         if suite_name != "own":  # whose quirks are counted
             validate_environment(environment)
         is_opaque = environment.opaque_ids or name in chosen.opaque_ids
@@ -324,8 +322,10 @@ def load(
     except DataError as error:
         if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
             raise
-        remedy = f"`sextant tasks fetch {full_name}` gets it again"
-        remedies = {"mini": "the installation is damaged, so install again", "full": remedy}
+        remedies = {
+            "mini": "the installation is damaged, so install again",
+            "full": f"`sextant tasks fetch {full_name}` gets it again",
+        }
         raise DataError(
             f"{error}; {remedies.get(data, 'mend the file, or get it again')}"
         ) from None

@@ -19,7 +19,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,15 +163,13 @@ def load(request: LoadRequest) -> Environment:
     """Load a task, from the release or the task's own folder."""
     task = TASKS[request.name]
     collections = _parts(request, task)
-    qrels = {
-        query_id: labels
-        for collection in collections.values()
-        for query_id, labels in collection.qrels.items()
-    }
-    triplets = {
-        query_id: tuple(Comparison(TRIPLETS, better, worse) for better, worse in task.pairs(labels))
-        for query_id, labels in (collections["dev"].qrels if "dev" in collections else {}).items()
-    }
+    qrels = dict(chain(*(collection.qrels.items() for collection in collections.values())))
+    triplets = {}
+    if request.split == "dev":
+        triplets = {
+            query_id: tuple(Comparison(TRIPLETS, *pair) for pair in task.pairs(labels))
+            for query_id, labels in qrels.items()
+        }
     return request.make(
         RELEASE,
         documents=_documents(collections, request),
@@ -188,7 +186,7 @@ def load(request: LoadRequest) -> Environment:
         judgements={"gold": Judgements(qrels, relevant_from=1)},
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
         hints={"document": task.document, "target": task.target},
-        comparisons=triplets if request.split == "dev" else {},
+        comparisons=triplets,
         resampled=True,
     )
 
@@ -201,22 +199,22 @@ def _parts(request: LoadRequest, task: Task) -> dict[str, Collection]:
     )
     if any(path.glob("*_set.*")):
         return {split: _read(path, split) for split in splits}
-    lacks = (
-        f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; a data folder has the "
-        f"release's layout"
-    )
     # A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole
     # numbers.
-    port = read_port(request.folder, request.home, f"{lacks}, or is the task's own folder in it")
+    port = read_port(
+        request.folder,
+        request.home,
+        f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; a data folder has the "
+        f"release's layout, or is the task's own folder in it",
+    )
     if splits != ("test",):
         raise NotApplicable(f"{request.folder} is a port without dev queries; use --split test")
     grades = [grade for labels in port.qrels.values() for grade in labels.values()]
     if request.name == "doris_mae" and all(map(float.is_integer, grades)):
-        reason = (
+        raise DataError(
             f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other "
-            f"figures of them"
+            f"figures of them; use the release's test_set.pickle"
         )
-        raise DataError(f"{reason}; use the release's test_set.pickle")
     texts = zip(port.documents, port.documents.texts(), strict=True)  # titles are part of the texts
     return {
         "test": Collection(
@@ -234,9 +232,9 @@ def _documents(collections: Mapping[str, Collection], request: LoadRequest) -> C
     different = [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]
     for subject, shared in (("queries", queries), ("documents", different)):
         if shared:
-            both = f"the dev and the test {subject} of birco/{request.name} share the id {min(shared)!r}"
             raise NotApplicable(
-                f"{both}; they are separate collections, so use --split test or --split dev"
+                f"the dev and the test {subject} of birco/{request.name} share the id "
+                f"{min(shared)!r}; they are separate collections, so use --split test or --split dev"
             )
     return Corpus(
         [*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)]
@@ -253,21 +251,14 @@ def _scope(
 
 
 def _read(folder: Path, split: str) -> Collection:
-    path = _find_file(folder, split)
-    if path is None:
-        missing = f"{folder} holds no {split}_set.pickle (nor a {split}_set.json)"
-        other = "test" if split == "dev" else "dev"
-        if other_path := _find_file(folder, other):
-            raise DataError(
-                f"{missing}; it has {other_path.name}, which --split {other} reads alone"
-            )
-        raise DataError(missing)
-    return _check(_READERS[path.suffix](path), path)
-
-
-def _find_file(folder: Path, split: str) -> Path | None:
-    paths = [folder / f"{split}_set{ending}" for ending in _READERS]
-    return next((path for path in paths if path.is_file()), None)
+    for ending, read in _READERS.items():
+        if (path := folder / f"{split}_set{ending}").is_file():
+            return _check(read(path), path)
+    other = next(folder.glob("*_set.*")).name
+    raise DataError(
+        f"{folder} holds no {split}_set.pickle (nor a {split}_set.json); it has {other}, which "
+        f"--split {other.partition('_')[0]} reads alone"
+    )
 
 
 def unpickle(path: Path) -> Any:
@@ -277,15 +268,9 @@ def unpickle(path: Path) -> Any:
     check_data(path)
     try:
         with open_input(path) as file:
-            command = [
-                sys.executable,
-                "-I",
-                str(Path(__file__).with_name("readers") / "safe_pickle.py"),
-            ]
+            reader = Path(__file__).with_name("readers") / "safe_pickle.py"
             process = subprocess.run(
-                command,
-                stdin=file,
-                capture_output=True,
+                [sys.executable, "-I", str(reader)], stdin=file, capture_output=True
             )
         answer = json.loads(process.stdout)
     except OSError as error:

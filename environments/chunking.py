@@ -44,8 +44,7 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     passages = []
     passage = ""
     for block in _blocks(markdown):
-        texts = [passage, *block.fresh, block.text]
-        longer = "\n".join(filter(None, texts))
+        longer = "\n".join(filter(None, [passage, *block.fresh, block.text]))
         if not passage or count(longer) > limit:
             passages.append(passage)
             longer = "\n".join([*block.path, block.text])
@@ -83,15 +82,12 @@ def _blocks(markdown: str) -> Iterator[_Block]:
         if match or not text:
             level = len(match[1]) if match else 0
             if max(fresh, default=-1) >= level:
-                bare_heading = fresh[max(fresh)]
-                headings = list(path.values())
-                fresh_headings = list(fresh.values())
-                yield _Block(headings[:-1], fresh_headings[:-1], bare_heading)
+                *headings, _ = path.values()
+                *fresh_headings, bare_heading = fresh.values()
+                yield _Block(headings, fresh_headings, bare_heading)
                 fresh = {}
-            path = _above(path, level)
-            path[level] = text
-            fresh = _above(fresh, level)
-            fresh[level] = text
+            path = {**_above(path, level), level: text}
+            fresh = {**_above(fresh, level), level: text}
         else:
             yield _Block(list(path.values()), list(fresh.values()), text)
             fresh = {}

@@ -15,6 +15,7 @@ same in a JSON string, or null.
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,11 +136,11 @@ def load(request: LoadRequest) -> Environment:
             f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out "
             f"--qrels"
         )
-    notes = ["this task was never cut into passages: :document searches the same text"]
-    notes *= request.variant == DOCUMENT and task.whole
-    if request.variant == PASSAGE and (
-        bare := [row.query_id for row in rows if not row.grades["passage_qrels"]]
-    ):
+    notes = []
+    bare = [row.query_id for row in rows if not row.grades["passage_qrels"]]
+    if request.variant == DOCUMENT and task.whole:
+        notes.append("this task was never cut into passages: :document searches the same text")
+    elif request.variant == PASSAGE and bare:
         notes.append(
             f"no passage judgements, and so 0 by these: {plural(len(bare), 'query', 'queries')}, e.g. {bare[0]!r}"
         )
@@ -188,16 +189,17 @@ def _judgements(
 
     # Unjudged parents would score 0 without a word.
     for query_id, labels in list(by_passage.items())[:5]:
-        judged = [
-            passage for passage, label in labels.items() if label > 0 and passage in documents
+        parents = [
+            parent(passage)
+            for passage, label in labels.items()
+            if label > 0 and passage in documents
         ]
-        if judged and not any(parent(passage) in by_document[query_id] for passage in judged):
-            strange = (
-                f"the documents judged for query {query_id!r} are not those that its passages "
-                f"were cut from"
+        if parents and by_document[query_id].keys().isdisjoint(parents):
+            raise DataError(
+                f"{request.folder}: the documents judged for query {query_id!r} are not those that "
+                f"its passages were cut from, e.g. {parents[0]!r}; are all files from the same "
+                f"release?"
             )
-            example = f"e.g. {parent(judged[0])!r}; are all files from the same release?"
-            raise DataError(f"{request.folder}: {strange}, {example}")
     return {DOCUMENT: Judgements(by_document, unit_of=parent, relevant_from=1), **passages}
 
 
@@ -215,16 +217,10 @@ def _read_corpus(request: LoadRequest, task: Task) -> Corpus:
             files, ("document_id", "document_content", "parent_id")
         ):
             doc_id = tables.read_id(tables.pick_column(location, row, "document_id"), location)
-            text = tables.check_text(
-                tables.pick_column(location, row, "document_content"), location, "document_content"
-            )
+            text = tables.check_text(row.get("document_content"), location, "document_content")
             parent = row.get("parent_id")
-            yield (
-                location,
-                Document(
-                    doc_id, text, parent="" if parent is None else tables.read_id(parent, location)
-                ),
-            )
+            parent_id = "" if parent is None else tables.read_id(parent, location)
+            yield location, Document(doc_id, text, parent=parent_id)
 
     return open_corpus(request.home, files, read)
 
@@ -246,9 +242,7 @@ def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
             query_id = tables.read_id(tables.pick_column(location, row, "query_id"), location)
             if query_id in queries:
                 raise DataError(f"{location}: the id {query_id!r} was there before")
-            text = tables.check_text(
-                tables.pick_column(location, row, "query_content"), location, "query_content"
-            )
+            text = tables.check_text(row.get("query_content"), location, "query_content")
             instruction = tables.check_text(
                 row.get("instruction"), location, "instruction", optional=True
             ).strip()
@@ -271,10 +265,9 @@ def _find(
 ) -> list[Path]:
     names = folders_of(task)
     stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
-    for pattern in (pattern for stem in stems for pattern in (f"{stem}{{}}", f"{stem}/*{{}}")):
-        for ending in (".jsonl", ".gz", ".parquet"):
-            if matches := sorted(folder.glob(pattern.format(ending))):
-                return tables.check_parts(matches)
+    for stem, place, ending in product(stems, ("", "/*"), (".jsonl", ".gz", ".parquet")):
+        if matches := sorted(folder.glob(f"{stem}{place}{ending}")):
+            return tables.check_parts(matches)
     wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
     raise DataError(f"{folder} holds no {wanted} (nor the same as .gz or .parquet)")
 
@@ -291,8 +284,8 @@ def _read_grades(cell: Any, location: str) -> Grades:
     for identifier, label in pairs:
         doc_id = tables.read_id(identifier, location)
         grade = tables.check_grade(label, location)
-        if grades.setdefault(doc_id, grade) != grade:
-            raise DataError(f"{location}: {doc_id!r} is judged twice, {grades[doc_id]} and {grade}")
+        if (before := grades.setdefault(doc_id, grade)) != grade:
+            raise DataError(f"{location}: {doc_id!r} is judged twice, {before} and {grade}")
     return grades
 
 

@@ -29,6 +29,7 @@ from sextant.environments.base import (
     DevSplit,
     EmptySplit,
     Environment,
+    Grades,
     Judgements,
     LoadRequest,
     Qrels,
@@ -194,10 +195,14 @@ def load(request: LoadRequest) -> Environment:
     headline = request.qrels or every.headline
     if headline not in every.judgements:
         raise UnknownForTask(f"judgements of {request.task}", headline, every.judgements)
+    query_ids = [query.query_id for query in every.queries]
     dev = set(every.splits.get("dev", ()))
-    query_ids = {query.query_id for query in every.queries}
-    chosen = {"all": query_ids, "dev": dev, "test": {*every.splits.get("test", query_ids - dev)}}
-    asked = [each.query_id for each in every.queries if each.query_id in chosen[request.split]]
+    chosen = {
+        "all": {*query_ids},
+        "dev": dev,
+        "test": {*every.splits.get("test", {*query_ids} - dev)},
+    }[request.split]
+    asked = [query_id for query_id in query_ids if query_id in chosen]
     if not asked:
         raise EmptySplit(request.split, task, len(every.queries), REMEDY)
     environment = every.asking(query_ids=asked)
@@ -207,10 +212,13 @@ def load(request: LoadRequest) -> Environment:
     for name, judgements in environment.judgements.items() if is_part else ():
         documents = environment.documents
         known = judgements.list_units(documents) if judgements.unit_of else documents
-        missing = list_missing(judgements.qrels, known)
-        source = f"{task}, {request.split} split, {name} judgements"
-        found = check_judged(source, judgements, known, missing)
-        warnings += found if not every.warnings else []
+        found = check_judged(
+            f"{task}, {request.split} split, {name} judgements",
+            judgements,
+            known,
+            list_missing(judgements.qrels, known),
+        )
+        warnings += [] if every.warnings else found
     if hidden := _count_hidden(environment.queries, environment.judgements[headline]):
         warnings.append(
             f"{task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
@@ -243,7 +251,7 @@ def _count_hidden(queries: Iterable[Query], judged: Judgements) -> int:
     for query in queries:
         relevant = judged.relevant(query.query_id).keys()
         pool = relevant if query.candidates is None else judged.list_units(query.candidates)
-        hidden += len(relevant & query.excluded) + len(relevant - query.excluded - pool)
+        hidden += len(relevant - (pool - query.excluded))
     return hidden
 
 
@@ -322,42 +330,49 @@ def _read_folder(folder: Path, settings: Settings, request: LoadRequest) -> dict
     }
 
 
+_MUST_NOT_SHOW = "a search would show what it must not"
+
+
 def _limit(
     task: Environment, folder: Path, settings: Settings, top_ranked: Mapping[str, frozenset[str]]
 ) -> Environment:
     """Return the task with the documents that each query excludes, and the pool that it ranks."""
     documents = task.documents
-    texts = {query.query_id: query.text for query in task.queries}
+    query_ids = {query.query_id for query in task.queries}
     excluded_file = settings.get("excluded", "")
     pools_file = settings.get("pools", "")
     hidden: Mapping[str, frozenset[str]] = {}
     if excluded_file == "self":
-        hidden = {query_id: frozenset({query_id} & documents.keys()) for query_id in texts}
+        hidden = {query_id: frozenset({query_id} & documents.keys()) for query_id in query_ids}
     elif excluded_file:
-        lest = "a search would show what it must not"
-        hidden = read_id_lists(folder / excluded_file, texts, lest)
+        hidden = read_id_lists(folder / excluded_file, query_ids, _MUST_NOT_SHOW)
     pools = top_ranked
     if pools_file:
-        pools = read_id_lists(folder / pools_file, texts, "there would be nothing to rank")
+        pools = read_id_lists(folder / pools_file, query_ids, "there would be nothing to rank")
     queries = []
     for query in task.queries:
         pool = pools.get(query.query_id, frozenset())
         if pools and not pool:
             raise DataError(f"{folder}: query {query.query_id!r} has no pool to rank")
         if unknown := [doc_id for doc_id in pool if doc_id not in documents]:
-            location = f"{folder / (pools_file or 'top_ranked')}: the pool of {query.query_id!r}"
-            alike = document_ids.suggest(min(unknown), documents)
-            raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
+            raise DataError(
+                f"{folder / (pools_file or 'top_ranked')}: the pool of {query.query_id!r} has "
+                f"{min(unknown)!r}, which is not in the corpus"
+                f"{document_ids.suggest(min(unknown), documents)}"
+            )
         excluded = query.excluded | hidden.get(query.query_id, frozenset())
         queries.append(replace(query, excluded=excluded, candidates=pool if pools else None))
-    listed = chain(*(query.excluded for query in queries))
-    absent = [doc_id for doc_id in dict.fromkeys(listed) if doc_id not in documents]
+    absent = [
+        doc_id
+        for doc_id in dict.fromkeys(chain(*(query.excluded for query in queries)))
+        if doc_id not in documents
+    ]
+    notes = []
     if absent:
         mismatch = document_ids.compare(absent, "file", documents, "corpus")
         if mismatch.is_spelling:
-            location = f"{folder / excluded_file}: a search would show what it must not"
-            raise DataError(f"{location}: {mismatch}")
-    notes = [f"Excluded documents that are not in the corpus: {len(absent):,}."] if absent else []
+            raise DataError(f"{folder / excluded_file}: {_MUST_NOT_SHOW}: {mismatch}")
+        notes.append(f"Excluded documents that are not in the corpus: {len(absent):,}.")
     if self_found := sum(_finds_itself(query, documents) for query in queries):
         notes.append(
             f"Queries that are documents of the corpus, with the same id and text: {self_found:,}; BEIR "
@@ -401,25 +416,25 @@ def _compare(task: Environment, folder: Path, settings: Settings) -> Environment
             if doc_id not in task.documents:
                 raise DataError(f"{location}: the document {doc_id!r} is not in the corpus")
         pairs[row["query-id"]] += (comparison,)
+    pairs = {query_id: every for query_id, every in pairs.items() if every}
     labels = {query_id: [pair.label for pair in every] for query_id, every in pairs.items()}
     twins: dict[str, str] = {}
     if "twins" in settings:
         path = folder / settings["twins"]
         twins = _check(dict[str, str], tables.read_json(path), str(path))
-    for query_id, twin in twins.items():
-        if not labels.get(query_id) or labels[query_id] != labels.get(twin):
-            raise DataError(
-                f"{folder / settings['twins']}: query {query_id!r} and its twin are no two queries "
-                f"with the same comparisons"
-            )
-    known = {*chain(*labels.values()), *["Win"] * any(labels.values()), *["Flip"] * bool(twins)}
+        for query_id, twin in twins.items():
+            if query_id not in labels or labels[query_id] != labels.get(twin):
+                raise DataError(
+                    f"{path}: query {query_id!r} and its twin are no two queries with the same "
+                    f"comparisons"
+                )
+    known = {*chain(*labels.values()), *["Win"] * bool(pairs), *["Flip"] * bool(twins)}
     for name in task.metrics:
         if re.match("Win|Triplets|Flip", name) and name not in known:
             raise DataError(
                 f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that "
                 f"kind"
             )
-    pairs = {query_id: every for query_id, every in pairs.items() if every}
     return replace(task, comparisons=pairs, twins=twins)
 
 
@@ -446,13 +461,11 @@ def of(
             f"{source}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
         )
     texts = _read_table(queries, "queries", "texts by query", source)
-    judged = {}
+    judged: Grades = {}
     for query_id, grades in _read_table(qrels, "qrels", "dicts of grades by query", source).items():
         table = _read_table(grades, f"qrels[{query_id!r:.80}]", "grades by document", source)
-        if table:
-            judged[query_id] = {
-                doc_id: check_grade(grade, source) for doc_id, grade in table.items()
-            }
+        for doc_id, grade in table.items():
+            judged.setdefault(query_id, {})[doc_id] = check_grade(grade, source)
     counts = Counter[str]()
     read = match_judgements(
         source,
@@ -466,8 +479,7 @@ def of(
         checked_settings.get("max_p", ""),
         checked_settings.get("relevant_from", 0.0),
     )
-    findings = [*read.said, *list_counts(counts)]
-    task = _make(read, {"gold": read.qrels}, checked_settings, findings)
+    task = _make(read, {"gold": read.qrels}, checked_settings, [*read.said, *list_counts(counts)])
     task = replace(task, task=f"own/{name_slug(name)}", warnings=read.warnings)
     return hide_ids(task) if task.opaque_ids else task
 

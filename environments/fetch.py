@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -59,8 +59,11 @@ class ReleaseFile:
     url: str
 
     def __post_init__(self) -> None:
-        match = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", self.address)
-        if not match or not isinstance(self.size, int) or self.size < 0:
+        if (
+            not re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", self.address)
+            or not isinstance(self.size, int)
+            or self.size < 0
+        ):
             raise ValueError(self.path)
 
     def part(self, folder: Path) -> Path:
@@ -95,7 +98,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
         # Two fetches of a task would write the same parts. The lock ends with the process.
         with disk.lock_file(folder / f".{name}.lock", busy), _connect(release) as client:
             listed = _list_files(client, release, paths)
-            missing = [file for file in listed if not _is_here(folder / file.path, file)]
+            missing = [file for file in listed if not _is_listed(folder / file.path, file)]
             total = sum(file.size for file in listed)
             bytes_done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
             begun = f"; {decimal(bytes_done)} of it are here already" if bytes_done else ""
@@ -111,7 +114,17 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             progress = Progress(task, total, "bytes", bytes_done)
             for file in missing:
                 _download(client, release, folder, file, progress)
-            content = _describe_files(task, release, folder, listed)
+            content = {
+                "task": task,
+                "repository": release.repository,
+                "revision": release.revision,
+                "licence": release.licence,
+                "files": {
+                    file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
+                    for file in listed
+                },
+                "fetched": datetime.now(UTC).date().isoformat(),
+            }
             disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
     except OSError as error:
         reason = f"{error.filename or folder} cannot be written: {error.strerror or error}"
@@ -125,48 +138,12 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def _describe_files(
-    task: str,
-    release: Release,
-    folder: Path,
-    listed: Sequence[ReleaseFile],
-) -> dict[str, Any]:
-    """Return the content of the marker of a fetched task: its release, and each file's checksum."""
-    files = {
-        file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
-        for file in listed
-    }
-    return {
-        "task": task,
-        "repository": release.repository,
-        "revision": release.revision,
-        "licence": release.licence,
-        "files": files,
-        "fetched": datetime.now(UTC).date().isoformat(),
-    }
-
-
-def _is_here(path: Path, file: ReleaseFile) -> bool:
-    return (
-        path.is_file() and path.stat().st_size == file.size and _address(path, file) == file.address
-    )
+def _is_listed(path: Path, file: ReleaseFile) -> bool:
+    return path.is_file() and _size_of(path) == file.size and _address(path, file) == file.address
 
 
 def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-def _check_content(part_path: Path, file: ReleaseFile, label: str) -> None:
-    """Remove a file that is not the listed one, and raise DataError."""
-    size = _size_of(part_path)
-    address = _address(part_path, file)
-    if (size, address) != (file.size, file.address):
-        part_path.unlink()
-        difference = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
-        raise DataError(
-            f"{label} is not what is listed: {difference}; fetch again; if it stays so, the release has "
-            f"changed"
-        )
 
 
 def _download(
@@ -189,7 +166,13 @@ def _download(
         file.url,
         lambda: _size_of(part_path),
     )
-    _check_content(part_path, file, label)
+    if not _is_listed(part_path, file):
+        size = _size_of(part_path)
+        part_path.unlink()
+        raise DataError(
+            f"{label} is not what is listed ({file.address}, {file.size} bytes), but other content "
+            f"({size} bytes); fetch again; if it stays so, the release has changed"
+        )
     disk.sync(part_path)  # content, and below the name: the marker must not outlive them
     part_path.replace(folder / file.path)
     # Parts of other revisions.
@@ -258,16 +241,8 @@ def _connect(release: Release) -> httpx.Client:
         # httpx does not send the user's token on to the hosts that files come from.
         headers |= huggingface_hub.utils.build_hf_headers(library_name="sextant")  # type: ignore[attr-defined]
     try:
-        return httpx.Client(
-            headers=headers,
-            follow_redirects=True,
-            timeout=TIMEOUT,
-        )
-    except (
-        ImportError,
-        OSError,
-        ValueError,
-    ) as error:
+        return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
+    except (ImportError, OSError, ValueError) as error:
         # An error of *_PROXY or SSL_CERT_* in the environment.
         reason = " ".join(str(error).split())
         raise UsageError(
@@ -336,16 +311,17 @@ def _list_hub(client: httpx.Client, release: Release, base: str) -> list[Release
 def _list_github(client: httpx.Client, release: Release, base: str) -> list[ReleaseFile]:
     raw = _server("SEXTANT_GITHUB_RAW", "https://raw.githubusercontent.com")
     files = f"{raw}/{release.repository}/{release.revision}"
-    tree = _get_json(
+    answer = _get_json(
         client, f"{base}/repos/{release.repository}/git/trees/{release.revision}?recursive=1"
-    )["tree"]
-    blobs = [entry for entry in tree if entry["type"] == "blob"]
-    return [
-        ReleaseFile(
-            blob["path"], blob["size"], f"git:{blob['sha']}", f"{files}/{quote(blob['path'])}"
-        )
-        for blob in blobs
-    ]
+    )
+    rows = []
+    for entry in answer["tree"]:
+        if entry["type"] == "blob":
+            path = entry["path"]
+            rows.append(
+                ReleaseFile(path, entry["size"], f"git:{entry['sha']}", f"{files}/{quote(path)}")
+            )
+    return rows
 
 
 def _get_json(client: httpx.Client, url: str) -> Any:
@@ -384,24 +360,22 @@ def _try_again(
             return call()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             # An error of a status; errors of the Hub are of httpx, too.
-            response = getattr(error, "response", None)
-            if (
-                response is not None
-                and response.status_code < 500
-                and response.status_code not in (408, 429)
-            ):
-                raise _refused(response, label) from None
+            reason = str(error) or type(error).__name__
+            if isinstance(error, httpx.HTTPStatusError):
+                if error.response.status_code < 500 and error.response.status_code not in (
+                    408,
+                    429,
+                ):
+                    raise _refused(error.response, label) from None
+                reason = _status(error.response)
             tries += 1
             if (received := size()) >= most + WORTH:
                 tries = 1
                 most = received
             if tries > len(WAITS):
-                reason = (
-                    str(error) or type(error).__name__ if response is None else _status(response)
-                )
-                lost = f"{urlsplit(address).netloc or address} cannot be reached ({reason})"
                 raise DataError(
-                    f"{lost}; the same command goes on where this one stopped"
+                    f"{urlsplit(address).netloc or address} cannot be reached ({reason}); the same "
+                    f"command goes on where this one stopped"
                 ) from None
         sleep(WAITS[tries - 1])
 

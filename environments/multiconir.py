@@ -138,11 +138,8 @@ class EnvironmentDraft:
         """Add a query over documents of which the first meets all conditions, each next one
         fewer, the last none.
         """
-        self.ask(
-            query_id,
-            text,
-            {doc_id: len(ladder) - 1.0 - failed for failed, doc_id in enumerate(ladder)},
-        )
+        grades = {doc_id: len(ladder) - 1.0 - failed for failed, doc_id in enumerate(ladder)}
+        self.ask(query_id, text, grades)
         self.comparisons[query_id] = tuple(
             Comparison(f"Win({k})", *pair) for k, pair in enumerate(pairwise(ladder), start=1)
         )
@@ -191,9 +188,8 @@ def load(request: LoadRequest) -> Environment:
     numbers = [str(n) for n in range(1, len(records) + 1)]
     for record in map(int, dev.choose(numbers, request.split, request.source(RELEASE))):
         _ask(draft, request.variant, records[record - 1], record)
-    apart = not padded and not {row["Positive"] for row in single} & {
-        row["Positive"] for row in rows
-    }
+    positives = {row["Positive"] for row in single}
+    apart = not padded and positives.isdisjoint(row["Positive"] for row in rows)
     return request.make(
         RELEASE,
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
@@ -237,8 +233,13 @@ def _ask(
     if variant == COMPLEXITY:
         positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for k in TENS:
-            negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", pool=[positive])
-            draft.ask_pair(f"{record}-q{k}", row[f"Query{k}"], k, positive, negative)
+            draft.ask_pair(
+                f"{record}-q{k}",
+                row[f"Query{k}"],
+                k,
+                positive,
+                draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", pool=[positive]),
+            )
         return
     ladder = _ladder(draft, row, record)
     if variant == SEARCH:
@@ -253,11 +254,9 @@ def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
     """Return a variant's metrics by its queries' number of conditions, headline first."""
     wins = ("Win", *(f"Win({k})" for k in range(1, conditions + 1)))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
-    return {
-        SEARCH: searched,
-        FORMAT: ("Flip", *wins),
-        COMPLEXITY: wins,
-    }.get(variant, (*wins, "nDCG@10"))
+    return {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(
+        variant, (*wins, "nDCG@10")
+    )
 
 
 def _ported(request: LoadRequest, task: Task) -> Environment:

@@ -139,15 +139,14 @@ def load(request: LoadRequest) -> Environment:
     """
     task = TASKS[request.name]
     folder = request.place([task.folder], [suite_task.folder for suite_task in TASKS.values()])
-    is_release = (folder / "queries+qrels").exists()
-    files = (_read_release if is_release else read_port)(folder, request.home)
+    files = (_read_release if (folder / "queries+qrels").exists() else read_port)(
+        folder, request.home
+    )
     if task.masked and not files.excluded:
-        lacks = (
-            f"{folder} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} "
-            f"is not to be"
-        )
         raise DataError(
-            f"{lacks} searched without it: results would show documents that the benchmark masks"
+            f"{folder} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} "
+            f"is not to be searched without it: results would show documents that the benchmark "
+            f"masks"
         )
     judgements = {GOLD: Judgements(files.qrels)}
     if files.pooled is not None:
@@ -183,8 +182,7 @@ def load(request: LoadRequest) -> Environment:
         metrics=METRICS,
         hints=task.hints,
         notes=("there are no pooled judgements in this copy",)
-        if task.pooled and files.pooled is None
-        else (),
+        * (task.pooled and files.pooled is None),
     )
     return environment.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
@@ -235,9 +233,14 @@ def _facts(task: Task) -> TaskInfo:
         protocol += (
             " Documents are judged by id; a figure with equal texts merged stands beside it."
         )
-    dev_split = f"{DEV}; a third in the miniature"
     return TaskInfo(
-        task.objective, "nDCG@10", protocol, dev_split, {"": documents}, queries, tuple(files)
+        task.objective,
+        "nDCG@10",
+        protocol,
+        f"{DEV}; a third in the miniature",
+        {"": documents},
+        queries,
+        tuple(files),
     )
 
 

@@ -51,8 +51,12 @@ def average_precision(judged: JudgedRanking, k: int) -> float | None:
     """
     if not judged.relevant:
         return judged.nothing
-    ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
-    precisions = [count / rank for count, rank in enumerate(ranks, start=1)]
+    precisions = [
+        count / rank
+        for count, rank in enumerate(
+            [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit], start=1
+        )
+    ]
     return math.fsum(precisions) / judged.relevant
 
 
@@ -159,7 +163,8 @@ def translate_metric(name: str) -> str:
     match = _OTHER_NAME.fullmatch(name)
     if match is None or re.fullmatch(METRIC_NAME, name):
         return name
-    word, depth = match[1].lower(), match[2]
+    word = match[1].lower()
+    depth = match[2]
     if depth:
         return f"{OTHER_NAMES_WITH_DEPTH[word]}@{depth}" if word in OTHER_NAMES_WITH_DEPTH else name
     return OTHER_NAMES.get(word, name)

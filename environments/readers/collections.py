@@ -37,7 +37,15 @@ from sextant.tools.records import Document, JsonObject
 from sextant.tools.text import has_unspaced_words, is_blank
 
 _Value = TypeVar("_Value")
-_DOCUMENT_IDS = ("_id", "id", "doc_id", "docid", "document_id", "docno", "pid")
+_DOCUMENT_IDS = (
+    "_id",
+    "id",
+    "doc_id",
+    "docid",
+    "document_id",
+    "docno",
+    "pid",
+)
 _QUERY_IDS = ("query_id", "qid")
 IDS = (*_DOCUMENT_IDS, *_QUERY_IDS)
 TEXTS = (
@@ -63,7 +71,13 @@ _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     "judgements": {
         "query_id": _QUERY_IDS,
         "doc_id": ("corpus_id", *_DOCUMENT_IDS[2:]),
-        "grade": ("score", "relevance", "label", "grade", "rel"),
+        "grade": (
+            "score",
+            "relevance",
+            "label",
+            "grade",
+            "rel",
+        ),
     },
     "pools": {"query_id": _QUERY_IDS, "doc_ids": ("corpus_ids", "doc_ids", "corpus_id", "doc_id")},
 }
@@ -124,12 +138,12 @@ def read_collection(
         raise _refuse_unjudged(opened)
     pools = _read_pools(opened.pools)
     opened.check_columns(columns)
-    origin = f"Read from {place}: {', '.join(map(str, opened.list_tables()))}."
+    origin = f"Read from {place}: {', '.join(map(str, opened.tables))}."
     read = match_judgements(
         str(place), corpus, asked, judged, counts, separator, relevant_from, f". {origin}"
     )
     counts["queries that rank the pools of top_ranked alone"] = len(_select(pools, read.qrels))
-    apart = "Each split searches its own documents." if opened.is_apart else ""
+    apart = "Each split searches its own documents." * opened.is_apart
     notes = [opened.describe_left_out(other_files), apart, opened.describe_links()]
     return read._replace(
         splits=read.splits if all(read.splits.values()) or apart else {},
@@ -169,25 +183,23 @@ def match_judgements(
         mismatch = document_ids.compare(unknown, "judgements", unjudged, "queries")
         count = plural(len(unknown), "judged query is", "judged queries are")
         warnings += [f"{count} unknown, and left out: {mismatch}."] * mismatch.is_spelling
-    excluded = _select(asked.excluded, qrels)
-    instructions = _select(asked.instructions, qrels)
-    counts["queries without a judgement, left out"] = len(unjudged)
-    counts["queries that excluded_ids keeps documents from"] = len(excluded)
-    counts["queries whose objective is their column instruction"] = len(instructions)
-    return Collection(
+    read = Collection(
         corpus,
         texts,
         qrels,
-        excluded=excluded,
+        excluded=_select(asked.excluded, qrels),
         splits={
             "dev": tuple(query_id for query_id in qrels if query_id in dev),
             "test": tuple(query_id for query_id in qrels if query_id not in dev),
         },
         unjudged=frozenset(unjudged),
-        instructions=instructions,
-        said=(_count_data(texts, qrels, corpus, counts, missing),),
+        instructions=_select(asked.instructions, qrels),
         warnings=tuple(warnings),
     )
+    counts["queries without a judgement, left out"] = len(unjudged)
+    counts["queries that excluded_ids keeps documents from"] = len(read.excluded)
+    counts["queries whose objective is their column instruction"] = len(read.instructions)
+    return read._replace(said=(_count_data(read, counts, missing),))
 
 
 def _select(table: Mapping[str, _Value], query_ids: Iterable[str]) -> dict[str, _Value]:
@@ -264,7 +276,7 @@ def _settle(opened: "_Tables") -> str:
     """Return advice about two rows with the same id: one of several files of a table is meant."""
     items = [
         f'{table.name} = "{os.path.relpath(table.files[0], opened.folder)}"'
-        for table in opened.list_tables()
+        for table in opened.tables
         if len(table.files) > 1
     ]
     line = f"files = {{ {', '.join(items)} }}"
@@ -274,10 +286,10 @@ def _settle(opened: "_Tables") -> str:
 
 def _refuse_unjudged(opened: "_Tables") -> DataError:
     tally = opened.queries.tally
-    lists = ", ".join(column for column in tally.columns if column not in tally.used)
-    remedy = f"; --column doc_id=NAME takes a list of each query: {lists}" if lists else ""
+    unused = [column for column in tally.columns if column not in tally.used]
     absence = table_files.explain_absence(opened.folder, "judgements", opened.found)
-    return DataError(f"{absence}{remedy}")
+    lists = f"--column doc_id=NAME takes a list of each query: {', '.join(unused) or 'none'}"
+    return DataError(f"{absence}; {lists}")
 
 
 def list_missing(qrels: Qrels, documents: Container[str], separator: str = "") -> list[str]:
@@ -309,51 +321,48 @@ def check_judged(
     judged = set(chain(*judgements.qrels.values()))
     relevant = set(chain(*map(judgements.relevant, judgements.qrels)))
     mismatch = document_ids.compare(missing, "judgements", documents, "corpus")
-    for documents_of, name in ((judged, "judged"), (relevant, "relevant")):
-        if documents_of and documents_of <= lost:
-            none_there = f"none of the {name} documents ({len(documents_of):,}) is in the corpus"
-            parents = "`max_p` in benchmark.toml judges passages by their documents"
-            raise DataError(f"{source}: {none_there}: {mismatch} ({parents}){hint}")
+    for wanted, name in ((judged, "judged"), (relevant, "relevant")):
+        if wanted and wanted <= lost:
+            raise DataError(
+                f"{source}: none of the {name} documents ({len(wanted):,}) is in the corpus: "
+                f"{mismatch} (`max_p` in benchmark.toml judges passages by their documents){hint}"
+            )
     if len(lost) * 2 > len(judged) or mismatch.is_spelling:
         share = f"{len(lost):,} of {plural(len(judged), 'judged document')}"
-        absent = f"{share} {choose_verb(len(lost))} not in the corpus"
-        return [f"{source}: {absent}, and never found: {mismatch}"]
+        verb = choose_verb(len(lost))
+        return [f"{source}: {share} {verb} not in the corpus, and never found: {mismatch}"]
     return []
 
 
-def _count_data(
-    queries: Mapping[str, str],
-    qrels: Qrels,
-    documents: Corpus,
-    counts: Counter[str],
-    missing: Sequence[str],
-) -> str:
+def _count_data(read: Collection, counts: Counter[str], missing: Sequence[str]) -> str:
     """Return a sentence for the sizes of a collection, and add each oddity in it to `counts`.
 
     The judged documents `missing` are not in the corpus.
     """
     lost = set(missing)
-    grades = [grade for judged in qrels.values() for grade in judged.values()]
+    judged = [pair for judgements in read.qrels.values() for pair in judgements.items()]
+    grades = [grade for _, grade in judged]
+    texts = read.queries.values()
     counts["judged documents that are not in the corpus"] = len(missing)
     counts["judgements above 0 of those"] = sum(
-        grade > 0 and doc_id in lost
-        for judged in qrels.values()
-        for doc_id, grade in judged.items()
+        grade > 0 and doc_id in lost for doc_id, grade in judged
     )
     counts["grades that are fractions, which trec_eval cannot read"] = sum(
         grade % 1 > 0 for grade in grades
     )
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = sum(
-        max(judged.values(), default=0) <= 0 for judged in qrels.values()
+        max(judgements.values(), default=0) <= 0 for judgements in read.qrels.values()
     )
-    counts["queries without a text"] = sum(map(is_blank, queries.values()))
+    counts["queries without a text"] = sum(map(is_blank, texts))
     counts["queries without blanks between words, which bm25(analyzer=bigrams) finds"] = sum(
-        map(has_unspaced_words, queries.values())
+        map(has_unspaced_words, texts)
     )
-    sizes = f"{plural(len(documents), 'document')}, {plural(len(queries), 'query', 'queries')}"
-    span = f"with grades from {min(grades, default=0):g} to {max(grades, default=0):g}"
-    return f"{sizes}, {plural(len(grades), 'judgement')} {span}."
+    return (
+        f"{plural(len(read.documents), 'document')}, {plural(len(texts), 'query', 'queries')}, "
+        f"{plural(len(grades), 'judgement')} with grades from {min(grades, default=0):g} to "
+        f"{max(grades, default=0):g}."
+    )
 
 
 def list_counts(counts: Counter[str]) -> list[str]:
@@ -515,20 +524,19 @@ class _Tables(NamedTuple):
     judgements: _Table
     pools: _Table
 
-    def list_tables(self) -> list[_Table]:
-        """Return the tables that have files."""
-        every = (
-            self.documents,
-            self.queries,
-            self.judgements,
-            self.pools,
-        )
-        return [table for table in every if table.files]
+    @property
+    def tables(self) -> list[_Table]:
+        """The tables that have files."""
+        return [table for table in self if isinstance(table, _Table) and table.files]
+
+    def list_files(self) -> list[Path]:
+        """Return the files that are read."""
+        return [path for table in self.tables for path in table.files]
 
     def check_columns(self, columns: Mapping[str, str]) -> None:
         """Raise UnknownName for a column of ours or of the files that is in no row."""
         for our, joined in columns.items():
-            read = [table for table in self.list_tables() if our in _COLUMNS[table.name]]
+            read = [table for table in self.tables if our in _COLUMNS[table.name]]
             if not read or our not in COLUMNS:
                 raise UnknownName("--column", our, COLUMNS)
             present = [name for table in read for name in table.tally.columns]
@@ -541,12 +549,11 @@ class _Tables(NamedTuple):
         """Return a sentence on the columns and files that are not read; "" for none."""
         columns = [
             f"{column} in {count:,} of the {table.name}"
-            for table in self.list_tables()
+            for table in self.tables
             for column, count in table.tally.columns.most_common()
             if column not in table.tally.used
         ]
-        used = {path.resolve() for table in self.list_tables() for path in table.files}
-        used |= {path.resolve() for path in other_files}
+        used = {path.resolve() for path in (*self.list_files(), *other_files)}
         listed = [] if self.is_apart else [*chain(*self.found.of_table.values())]
         paths = [*listed, *(self.folder / name for name in self.found.others)]
         files = [os.path.relpath(path, self.folder) for path in paths if path.resolve() not in used]
@@ -559,9 +566,10 @@ class _Tables(NamedTuple):
 
     def describe_links(self) -> str:
         """Return a sentence on the files that are outside of the folder; "" for none."""
-        files = [path for table in self.list_tables() for path in table.files]
         linked = [
-            os.path.relpath(path, self.folder) for path in files if leads_outside(path, self.folder)
+            os.path.relpath(path, self.folder)
+            for path in self.list_files()
+            if leads_outside(path, self.folder)
         ]
         count = plural(len(linked), "file is", "files are")
         named = _list_some(linked)
@@ -589,12 +597,7 @@ def _open_tables(
     opened = {name: _Table(folder, name, chosen[name], columns) for name in _COLUMNS}
     if chosen["judgements"]:
         opened["queries"].known.pop("doc_id")
-    return _Tables(
-        folder,
-        found,
-        is_apart,
-        **opened,
-    )
+    return _Tables(folder, found, is_apart, **opened)
 
 
 def _keep_package(name: str, home: Path) -> Path:
@@ -608,20 +611,12 @@ def _keep_package(name: str, home: Path) -> Path:
     try:
         ir_datasets = import_module("ir_datasets")  # which is optional
         data = ir_datasets.load(dataset_id)
-        texts = {
-            "corpus": data.docs_iter,
-            "queries": data.queries_iter,
-        }
         rows: dict[str, Iterator[JsonObject]] = {
             name: ({"_id": each[0], "text": each.default_text()} for each in read())
-            for name, read in texts.items()
+            for name, read in (("corpus", data.docs_iter), ("queries", data.queries_iter))
         }
         rows["qrels"] = (
-            {
-                "qid": each.query_id,
-                "doc_id": each.doc_id,
-                "score": each.relevance,
-            }
+            {"qid": each.query_id, "doc_id": each.doc_id, "score": each.relevance}
             for each in data.qrels_iter()
         )
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -669,30 +664,23 @@ def read_port(
             f"{opened.judgements.files[0]}: the query {strangers[0]!r} is not in "
             f"{opened.queries.files[0]}"
         )
-    in_order = {query_id: text for query_id, text in texts.items() if query_id in qrels}
+    in_order = _select(texts, filter(qrels.__contains__, texts))
     unjudged = frozenset(texts.keys() - qrels.keys())
-    return Collection(
-        corpus,
-        in_order,
-        _select(qrels, in_order),
-        unjudged=unjudged,
-    )
+    return Collection(corpus, in_order, _select(qrels, in_order), unjudged=unjudged)
 
 
 def read_qrels(path: Path, queries: Container[str], documents: Container[str]) -> Grades:
     """Read judgements of a file alone. DataError for a query or a document that is not known."""
     table = _Table(path.parent, "judgements", [path], {})
     [qrels] = _read_judgements(table, Counter()).values()
-    for query_id, grades in qrels.items():
-        if query_id not in queries:
-            raise DataError(f"{path}: the query {query_id!r} is not among the queries")
-        for doc_id in grades:
-            if doc_id not in documents:
-                raise DataError(f"{path}: the document {doc_id!r} is not in the corpus")
+    if strangers := [query_id for query_id in qrels if query_id not in queries]:
+        raise DataError(f"{path}: the query {strangers[0]!r} is not among the queries")
+    if missing := list_missing(qrels, documents):
+        raise DataError(f"{path}: the document {missing[0]!r} is not in the corpus")
     return qrels
 
 
-def read_id_lists(path: Path, queries: Mapping[str, str], lest: str) -> dict[str, frozenset[str]]:
+def read_id_lists(path: Path, queries: Iterable[str], lest: str) -> dict[str, frozenset[str]]:
     """Read an object of lists of document ids by query.
 
     DataError if one of `queries` has none, `lest` something happens.
@@ -707,7 +695,7 @@ def read_id_lists(path: Path, queries: Mapping[str, str], lest: str) -> dict[str
         )
         for query_id, doc_ids in lists.items()
     }
-    if unlisted := queries.keys() - listed.keys():
+    if unlisted := {*queries} - listed.keys():
         alike = document_ids.suggest(min(unlisted), listed)
         raise DataError(f"{path} has no entry for query {min(unlisted)!r}; {lest}{alike}")
     return listed

@@ -36,8 +36,7 @@ def find_alike(names: Iterable[str], candidates: Iterable[str]) -> tuple[str, st
     """
     folded = {fold(name): name for name in names}
     for candidate in islice(candidates, MOST):
-        name = folded.get(fold(candidate))
-        if name is not None and name != candidate:
+        if (name := folded.get(fold(candidate), candidate)) != candidate:
             return name, candidate
     return None
 

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -128,10 +129,9 @@ def split_tabs(text: str, columns: int = 0) -> list[str]:
         return cells
     if len(cells) != columns:
         cells = [match[0] for match in _CELL.finditer(text)]
-    quoted = [_QUOTED_CELL.fullmatch(cell) for cell in cells]
     return [
-        match[1].replace('""', '"') if match else cell
-        for cell, match in zip(cells, quoted, strict=True)
+        match[1].replace('""', '"') if (match := _QUOTED_CELL.fullmatch(cell)) else cell
+        for cell in cells
     ]
 
 
@@ -204,14 +204,13 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Rows:
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            groups = range(file.metadata.num_row_groups)
-            size = sum(file.metadata.row_group(n).total_byte_size for n in groups)
-            if size > max_unpacked_bytes(path):
+            groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+            if sum(group.total_byte_size for group in groups) > max_unpacked_bytes(path):
                 raise unpack_limit_error(str(path))
-            for batch in file.iter_batches(batch_size=1024, columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", row
+            batches = file.iter_batches(batch_size=1024, columns=columns)
+            rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, row in enumerate(rows, start=1):
+                yield f"{path}, row {number}", row
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         reason = ascii(str(error).partition("\n")[0])
         raise DataError(
@@ -264,13 +263,10 @@ def read_id(value: Any, location: str) -> str:
             value = str(operator.index(int(value) if is_whole else value))
     if not isinstance(value, str):
         raise DataError(f"{location}: the id {abbreviate(value)} is not a string or a whole number")
-    if not value.strip() or _UNFIT.search(value):
+    if not value.strip() or _UNFIT.search(value) or len(value) > LONGEST_ID:
         raise DataError(
-            f"{location}: the id {abbreviate(value)} is empty or has a character that no id may have"
-        )
-    if len(value) > LONGEST_ID:
-        raise DataError(
-            f"{location}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters"
+            f"{location}: the id {abbreviate(value)} is empty, longer than {LONGEST_ID} characters "
+            f"or has a character that no id may have"
         )
     return value
 

@@ -111,17 +111,13 @@ class BoundedFile:
         opener = next(open_ for magic, open_ in _OPENERS.items() if start.startswith(magic))
         self._file: IO[bytes] = io.BufferedReader(opener(path, "rb"))
         try:
-            self._recode()
-        except _DAMAGE as error:
-            raise _refuse_damage(path, error) from None
-
-    def _recode(self) -> None:
-        first = cast(io.BufferedReader, self._file).peek(4)
-        for mark, encoding in _MARKS.items():
-            if first.startswith(mark):
+            first = cast(io.BufferedReader, self._file).peek(4)
+            encodings = (encoding for mark, encoding in _MARKS.items() if first.startswith(mark))
+            if encoding := next(encodings, ""):
                 text = self.read().decode(encoding)
                 self._file = io.BytesIO(text.encode("utf-8", "surrogatepass"))
-                return
+        except _DAMAGE as error:
+            raise _refuse_damage(path, error) from None
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ The files of a table are those whose names begin with one of its words (`corpus.
 import os
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,27 +141,24 @@ def choose_files(of_table: Mapping[str, Sequence[Path]], folder: Path, split: st
 
 
 def _refuse(name: str, paths: Sequence[Path], folder: Path) -> DataError:
-    files = [os.path.relpath(path, folder) for path in paths]
+    files = ", ".join(os.path.relpath(path, folder) for path in paths)
     return DataError(
         f"{folder} has {name} of several splits, and it is not known which is meant "
-        f"({', '.join(files):.300}); {describe_choice(name, files[0])}"
+        f"({files:.300}); {_describe_choice(name)}"
     )
 
 
-def describe_choice(name: str, file: str) -> str:
-    """Return how to say which file is meant for a table."""
+def _describe_choice(name: str) -> str:
     key = "judgements = { gold" if name == "judgements" else f"files = {{ {name}"
-    return f'a line `{key} = "{file}" }}` in its benchmark.toml says which'
+    return f'a line `{key} = "NAME" }}` in its benchmark.toml says which'
 
 
 def explain_absence(folder: Path, name: str, files: TableFiles) -> str:
     """Return the message that a folder has no file of a table."""
-    present = [*files.others]
-    for paths in files.of_table.values():
-        present += [path.name for path in paths]
-    has = ", ".join(map(tables.abbreviate, sorted(present))) or "no file"
+    of_tables = [path.name for path in chain(*files.of_table.values())]
+    has = ", ".join(map(tables.abbreviate, sorted([*files.others, *of_tables]))) or "no file"
     return (
         f"{folder} has no {name}: no file that can be read is called {' or '.join(WORDS[name])} "
-        f"(.jsonl, .csv, .tsv, .parquet or in TREC's form); {describe_choice(name, 'NAME')}: it "
-        f"has {has:.300}"
+        f"(.jsonl, .csv, .tsv, .parquet or in TREC's form); {_describe_choice(name)}: it has "
+        f"{has:.300}"
     )

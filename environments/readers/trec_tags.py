@@ -8,7 +8,7 @@ be counted. COLUMNS has the tags that make a column of ours.
 import html
 import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,10 +18,32 @@ from sextant.tools.errors import DataError
 
 # Tags of newswire that hold a headline or a text, as Anserini (TrecCollection) and Terrier index
 # them on TREC's disks 1 to 5. FBIS has <TI> in <H3>.
-TITLES = ("title", "headline", "head", "hl", "ttl", "h3", "ti")
-TEXTS = ("lp", "leadpara", "summary", "text")
+TITLES = (
+    "title",
+    "headline",
+    "head",
+    "hl",
+    "ttl",
+    "h3",
+    "ti",
+)
+TEXTS = (
+    "lp",
+    "leadpara",
+    "summary",
+    "text",
+)
 # The query is made of these, in this order; "text" is what stands in no tag.
-QUERIES = ("title", "query", "text", "question", "desc", "description", "narr", "narrative")
+QUERIES = (
+    "title",
+    "query",
+    "text",
+    "question",
+    "desc",
+    "description",
+    "narr",
+    "narrative",
+)
 # The tags of a column of ours, which are joined.
 COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     "documents": {"title": TITLES, "text": TEXTS},
@@ -38,7 +60,7 @@ _TOP_END = re.compile(r"</top\s*>", re.I)
 _XML_TOPIC = re.compile(r"<(?:[\w.-]+:)?topic[\s>]", re.I)
 _LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
 # Nobody reads the second column, the iteration.
-_QREL = re.compile(r"\s*(\S+)\s+\S+\s+(\S+)\s+(-?[\d.]+)\s*")
+_QREL = re.compile(r"\s*(?P<query_id>\S+)\s+\S+\s+(?P<doc_id>\S+)\s+(?P<grade>-?[\d.]+)\s*")
 
 
 def find_reader(path: Path, table: str) -> Callable[[Path], tables.Rows] | None:
@@ -59,15 +81,7 @@ def read_qrels(path: Path) -> tables.Rows:
         match = _QREL.fullmatch(text)
         if not match:
             raise DataError(f"{location}: not four columns (query, iteration, document, grade)")
-        query_id, doc_id, grade = match.groups()
-        yield (
-            location,
-            {
-                "query_id": query_id,
-                "doc_id": doc_id,
-                "grade": grade,
-            },
-        )
+        yield location, match.groupdict()
 
 
 def read_documents(path: Path) -> tables.Rows:
@@ -100,11 +114,8 @@ def _parse_document(text: str, location: str) -> dict[str, str]:
             f"<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
         )
     if not row.keys() & TEXTS:
-        whole = []
-        for name in [*row]:
-            if name not in ("docno", *TITLES):
-                whole += row.pop(name)
-        row["text"] = whole
+        others = [name for name in row if name not in ("docno", *TITLES)]
+        row["text"] = list(chain.from_iterable(map(row.pop, others)))
     return {name: "\n".join(texts) for name, texts in row.items()}
 
 
@@ -135,10 +146,8 @@ def read_topics(path: Path) -> tables.Rows:
     rows = _parse_xml(text, path) if _XML_TOPIC.search(text) else _parse_topics(text, path)
     count = 0
     for count, row in enumerate(rows, start=1):
-        yield (
-            f"{path}, topic {count}",
-            {name: " ".join(words) for name, words in row.items() if words},
-        )
+        texts = {name: " ".join(words) for name, words in row.items() if words}
+        yield f"{path}, topic {count}", texts
     if not count:
         raise DataError(
             f"{path} has no <top> or <topic> in it; write each query as <topic "
@@ -197,8 +206,7 @@ def _parse_topic(text: str) -> dict[str, list[str]]:
     at = 0
     for tag in [*_TAG.finditer(text), None]:
         end = tag.start() if tag else None
-        words = html.unescape(text[at:end])
-        words = _LABEL.sub("", words)
+        words = _LABEL.sub("", html.unescape(text[at:end]))
         row.setdefault(field, []).extend(words.split())
         if tag:
             at = tag.end()
