@@ -135,8 +135,7 @@ def locate_task(name: str, data: str | None = None) -> tuple[str, str | None]:
             raise UsageError(
                 f"{name} is data of your own{no_folder}; give its folder as --task or as --data"
             )
-        short = {task.partition("/")[2] for task in suites}
-        known = suites if "/" in plain else short
+        known = suites if "/" in plain else {task.partition("/")[2] for task in suites}
         raise UnknownName("task", plain, known, ", nor is it a folder with data of your own")
     variants = suite(matches[0].partition("/")[0]).variants
     if variant and variant not in variants:

@@ -166,12 +166,13 @@ def _download(
         file.url,
         lambda: _size_of(part_path),
     )
-    if not _is_listed(part_path, file):
-        size = _size_of(part_path)
+    size = _size_of(part_path)
+    address = _address(part_path, file)
+    if (size, address) != (file.size, file.address):
         part_path.unlink()
         raise DataError(
-            f"{label} is not what is listed ({file.address}, {file.size} bytes), but other content "
-            f"({size} bytes); fetch again; if it stays so, the release has changed"
+            f"{label} is not what is listed: expected {file.address}, {file.size} bytes, got "
+            f"{address}, {size} bytes; fetch again; if it stays so, the release has changed"
         )
     disk.sync(part_path)  # content, and below the name: the marker must not outlive them
     part_path.replace(folder / file.path)
@@ -362,10 +363,8 @@ def _try_again(
             # An error of a status; errors of the Hub are of httpx, too.
             reason = str(error) or type(error).__name__
             if isinstance(error, httpx.HTTPStatusError):
-                if error.response.status_code < 500 and error.response.status_code not in (
-                    408,
-                    429,
-                ):
+                status = error.response.status_code
+                if status < 500 and status not in (408, 429):
                     raise _refused(error.response, label) from None
                 reason = _status(error.response)
             tries += 1

@@ -139,9 +139,8 @@ def load(request: LoadRequest) -> Environment:
     """
     task = TASKS[request.name]
     folder = request.place([task.folder], [suite_task.folder for suite_task in TASKS.values()])
-    files = (_read_release if (folder / "queries+qrels").exists() else read_port)(
-        folder, request.home
-    )
+    is_release = (folder / "queries+qrels").exists()
+    files = (_read_release if is_release else read_port)(folder, request.home)
     if task.masked and not files.excluded:
         raise DataError(
             f"{folder} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} "
@@ -164,7 +163,7 @@ def load(request: LoadRequest) -> Environment:
         raise NotApplicable(
             f"obliq/{request.name} in {folder} has no {request.qrels} judgements; leave out --qrels"
         )
-    environment = request.make(
+    return request.make(
         RELEASE,
         split="all",
         documents=files.documents,
@@ -183,8 +182,7 @@ def load(request: LoadRequest) -> Environment:
         hints=task.hints,
         notes=("there are no pooled judgements in this copy",)
         * (task.pooled and files.pooled is None),
-    )
-    return environment.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
+    ).narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
 
 def _read_release(folder: Path, home: Path) -> Collection:
@@ -205,8 +203,9 @@ def _read_release(folder: Path, home: Path) -> Collection:
     masks = find_file(inside / "per_query_excluded_ids.json")
     # `validate_environment` sees the headline judgements alone, so `read_qrels` checks pooled ones.
     pooled = read_qrels(pool, read.queries, read.documents) if pool else None
-    shown = "a search would show what it must not"
-    excluded = read_id_lists(masks, read.queries, shown) if masks else {}
+    excluded = {}
+    if masks:
+        excluded = read_id_lists(masks, read.queries, "a search would show what it must not")
     if strangers := excluded.keys() - read.queries.keys():
         raise DataError(f"{masks} has an entry for {min(strangers)!r}, which is no query")
     return read._replace(pooled=pooled, excluded=excluded)

@@ -23,7 +23,7 @@ from sextant.optimizers.comparison_runs import ComparisonRuns, write_command
 from sextant.optimizers.request import UNTRAINED, CompileRequest
 from sextant.optimizers.setup import CompilationInputs, compile_with, plan
 from sextant.optimizers.trainset.objective import Objective, make_objective
-from sextant.optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
+from sextant.optimizers.trainset.prompt_leaks import LeakSource, Split, collect_passages, find_leaks
 from sextant.optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, split_dev
 from sextant.programs.compiled import Compiled, get_prompts, write
 from sextant.tools import retrievers, schemas
@@ -247,10 +247,10 @@ def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -
     training = inputs.training
     passages: list[LeakSource] = []
     for environment in training.environments if texts else ():
-        train = [query for query in training.train if query in environment.queries]
-        validation = [query for query in training.validation if query in environment.queries]
-        passages += collect_passages("train", train, environment)
-        passages += collect_passages("validation", validation, environment)
+        parts: tuple[Split, ...] = ("train", "validation")
+        for part_name in parts:
+            of_task = [each for each in getattr(training, part_name) if each in environment.queries]
+            passages += collect_passages(part_name, of_task, environment)
         # By the path that this environment was read from: the name alone of a user's own data leads
         # nowhere.
         test = load(

@@ -362,12 +362,12 @@ def _reason(request: CompileRequest, error: Exception) -> SextantError:
 
 def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
     """Evaluate and compile. Its usage is on disk when it ends, also if it ends by an error."""
-    plan = inputs.plan
+    tuned = inputs.plan.start
     try:
-        program = study.instrument(inputs.program(), plan.start)
-        start = study.instrument(inputs.program_to_start(), plan.start)
-        study.before = study.candidate(program, plan.start).digest
-        study.start = study.candidate(start, plan.start).digest
+        program = study.instrument(inputs.program(), tuned)
+        start = study.instrument(inputs.program_to_start(), tuned)
+        study.before = study.candidate(program, tuned).digest
+        study.start = study.candidate(start, tuned).digest
         study.evaluate(program, "validation")
         metric = study.objective.metric
         values = [

@@ -82,7 +82,13 @@ class Objective:
         tokens = usage.input_tokens + usage.output_tokens
         value = metrics[self.metric] or 0.0
         if twin is not None and (twin_query := self.twin(query)):
-            value = self._share_won_in_both(query, ranking, twin_query, twin)
+            # The share of comparisons that both wordings win: Win - Flip / 2 if all documents are
+            # ranked.
+            comparisons = self.environment.comparisons
+            won_here = comparisons_won(comparisons.get(query.query_id, ()), ranking)
+            won_there = comparisons_won(comparisons.get(twin_query.query_id, ()), twin)
+            won_in_both = list(map(all, zip(won_here, won_there, strict=True)))
+            value = fraction_true(won_in_both) or 0.0
         ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
         return QueryScore(value + ties - self.price * tokens / 1000, metrics, tokens)
 
@@ -116,19 +122,6 @@ class Objective:
             for name in self.environment.metrics
             if name != FLIP or twin is not None
         }
-
-    def _share_won_in_both(
-        self,
-        query: Query,
-        ranking: Ranking,
-        twin_query: Query,
-        twin: Ranking,
-    ) -> float:
-        """Return the share of comparisons that both wordings win: Win - Flip / 2 if all documents are ranked."""
-        comparisons = self.environment.comparisons
-        won_here = comparisons_won(comparisons.get(query.query_id, ()), ranking)
-        won_there = comparisons_won(comparisons.get(twin_query.query_id, ()), twin)
-        return fraction_true(list(map(all, zip(won_here, won_there, strict=True)))) or 0.0
 
     def _varies(self, query: Query) -> bool:
         if self.metric == FLIP:
