@@ -37,7 +37,6 @@ from sextant.tools.models.answers.faults import (
     report_refusal,
     shorten_bad_answer,
 )
-from sextant.tools.models.answers.finish_reasons import is_cut
 from sextant.tools.models.answers.text_calls import (
     find_tool,
     has_declarations,
@@ -48,6 +47,7 @@ from sextant.tools.models.answers.tool_calls import ToolCalls
 from sextant.tools.models.context_window import Message
 from sextant.tools.models.language_model import CALLS_IN_TEXT
 from sextant.tools.models.prompting import ask
+from sextant.tools.models.provider_response import is_cut
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage
 
 _STEP_TOKENS = 800  # of a good answer: a thought and a few calls

@@ -79,7 +79,7 @@ PARTS = {
         "tools/models/run_resources.py",
         "tools/models/budget.py",
         "tools/models/retry_policy.py",
-        "tools/models/usage.py",
+        "tools/models/provider_response.py",
         "tools/models/prices.py",
         "tools/models/storage/",
     ),

@@ -36,8 +36,8 @@ from sextant.tools import schemas, session
 from sextant.tools.errors import UsageError
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.provider_errors import QueryTimeout
+from sextant.tools.models.provider_response import read_report
 from sextant.tools.models.secrets import get_secret, redact
-from sextant.tools.models.usage import read_report
 from sextant.tools.platform.files import read_object
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.plugins import show

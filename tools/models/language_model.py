@@ -36,7 +36,6 @@ from sextant.tools.models import model_spec as models
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.call_ids import identify, shorten_ids
 from sextant.tools.models.answers.faults import COMPLETED
-from sextant.tools.models.answers.finish_reasons import LENGTH
 from sextant.tools.models.answers.text_calls import find_tool, read_calls
 from sextant.tools.models.call_context import LastAnswer, Rules
 from sextant.tools.models.client import DEADLINE, ModelClient
@@ -51,11 +50,16 @@ from sextant.tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from sextant.tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
 )
-from sextant.tools.models.provider_response import ProviderResponse, find_instruction, part_output
+from sextant.tools.models.provider_response import (
+    LENGTH,
+    RECOUNT_TOKENS,
+    ProviderResponse,
+    find_instruction,
+    part_output,
+)
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import header_values
 from sextant.tools.models.storage.response_cache import ModelResponse
-from sextant.tools.models.usage import RECOUNT_TOKENS
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.records import Usage
 from sextant.tools.text import TermStatistics

@@ -19,7 +19,6 @@ import dspy
 from sextant.tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName
 from sextant.tools.models import provider_errors, server_detection
 from sextant.tools.models.answers.checks import UnusableAnswer
-from sextant.tools.models.answers.finish_reasons import is_cut
 from sextant.tools.models.budget import Budget
 from sextant.tools.models.context_window import PromptTooLong
 from sextant.tools.models.language_model import (
@@ -30,6 +29,7 @@ from sextant.tools.models.language_model import (
     connect,
 )
 from sextant.tools.models.model_spec import check_key, parse
+from sextant.tools.models.provider_response import is_cut
 from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.speed import Speed

@@ -14,7 +14,6 @@ import pydantic
 from sextant.tools import session
 from sextant.tools.models import call_context
 from sextant.tools.models.answers.checks import InvalidAnswer, Kind
-from sextant.tools.models.answers.finish_reasons import is_cut
 from sextant.tools.models.answers.schema import (
     MARKER_FORM,
     SIGNATURES_CACHED,
@@ -22,6 +21,7 @@ from sextant.tools.models.answers.schema import (
     make_schema,
 )
 from sextant.tools.models.call_context import CallContext, LastAnswer, Repair
+from sextant.tools.models.provider_response import is_cut
 from sextant.tools.platform.files import read_object
 from sextant.tools.platform.number_format import abbreviate
 

@@ -25,7 +25,7 @@ import certifi
 import httpx
 
 from sextant.tools.errors import UsageError
-from sextant.tools.models.answers.finish_reasons import TIMEOUT
+from sextant.tools.models.provider_response import TIMEOUT
 from sextant.tools.models.transport import body_limits
 from sextant.tools.models.transport.stream_reader import StreamReader
 
@@ -59,7 +59,7 @@ class HttpResponse(NamedTuple):
     body: bytes
     # Bytes of the body that had come, and when, by time.monotonic
     arrivals: Sequence[tuple[int, float]] = ()
-    # Why the rest was not waited for, as a finish reason (tools/models/answers/finish_reasons.py); "" if this
+    # Why the rest was not waited for, as a finish reason (tools/models/provider_response.py); "" if this
     # is all
     left: str = ""
 

@@ -25,7 +25,6 @@ import orjson
 
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import provider_errors, secrets, server_detection
-from sextant.tools.models.answers.finish_reasons import REPETITION, is_cut, read_finish_reason
 from sextant.tools.models.context_window import Message, mark_cacheable_prefix
 from sextant.tools.models.context_window import tokens as count_tokens
 from sextant.tools.models.model_spec import (
@@ -35,7 +34,13 @@ from sextant.tools.models.model_spec import (
     ModelSettings,
     ServerKind,
 )
-from sextant.tools.models.provider_response import ProviderResponse
+from sextant.tools.models.provider_response import (
+    REPETITION,
+    ProviderResponse,
+    is_cut,
+    read_finish_reason,
+    read_report,
+)
 from sextant.tools.models.secrets import SECRET, header_values, redact_nested
 from sextant.tools.models.transport import body_limits, sse
 from sextant.tools.models.transport.http_client import (
@@ -47,7 +52,6 @@ from sextant.tools.models.transport.http_client import (
 from sextant.tools.models.transport.rate_limiter import retry_after
 from sextant.tools.models.transport.repetition import cut_loop
 from sextant.tools.models.transport.stream_reader import StreamReader
-from sextant.tools.models.usage import read_report
 from sextant.tools.session import SharedOnDeepcopy
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import math
 import re
 import time
 
-from sextant.tools.models.answers.finish_reasons import REPETITION
+from sextant.tools.models.provider_response import REPETITION
 from sextant.tools.models.transport.repetition import WINDOW, find_loop
 
 # All that a model says, its thoughts and arguments of calls too; the Responses API repeats texts

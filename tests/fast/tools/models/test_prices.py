@@ -5,7 +5,7 @@ from bad_server import ABSURD_USAGE
 
 from sextant.tools.errors import UsageError
 from sextant.tools.models.prices import price, window
-from sextant.tools.models.usage import MOST_TOKENS, THINKING, TokenCounts, read_report
+from sextant.tools.models.provider_response import MOST_TOKENS, THINKING, TokenCounts, read_report
 
 TINY = "tiny@http://127.0.0.1:8000/v1"
 

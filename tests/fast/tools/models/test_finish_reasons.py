@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sextant.tools.models.answers.finish_reasons import read_finish_reason
+from sextant.tools.models.provider_response import read_finish_reason
 from sextant.tools.models.transport.openai_client import read_completion
 
 WORDS = [
