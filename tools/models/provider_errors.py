@@ -321,7 +321,7 @@ def from_litellm(error: Exception) -> Exception:
             return tls_error(clean, "")
         if (
             getattr(cause, "kind", "") == "too large"
-        ):  # as tools/models/transport/body_limits.py raises it
+        ):  # as tools/models/transport/http_client.py raises it
             too_large: Exception = dspy.LMTransportError(redact(str(cause)))
             too_large.kind = "too large"  # type: ignore[attr-defined]
             return too_large

@@ -23,8 +23,7 @@ from sextant.tools.models.dspy_internals import chat_to_responses, error_boundar
 from sextant.tools.models.model_spec import import_litellm, unsupported_reasoning_limit
 from sextant.tools.models.provider_response import ProviderResponse
 from sextant.tools.models.secrets import SECRET, redact, redact_nested
-from sextant.tools.models.transport import body_limits
-from sextant.tools.models.transport.http_client import ServerConnections, find_proxy
+from sextant.tools.models.transport.http_client import ServerConnections, bounding, find_proxy
 from sextant.tools.models.transport.openai_client import Completion, read_completion
 from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.temporary_changes import (
@@ -48,7 +47,7 @@ def send(api: str, request: dict[str, Any], deadline: float, most: float) -> Pro
     # a next byte.
     request["timeout"] = min(max(1.0, math.ceil(seconds_left)), most)
     try:
-        with body_limits.bounding(deadline):
+        with bounding(deadline):
             pending = start_thread(partial(_converse, api, request))  # abandoned at the deadline
         if not wait([pending], timeout=seconds_left).done:
             raise dspy.LMTimeoutError("the answer did not come in time")

@@ -42,16 +42,24 @@ from sextant.tools.models.provider_response import (
     read_report,
 )
 from sextant.tools.models.secrets import SECRET, header_values, redact_nested
-from sextant.tools.models.transport import body_limits, sse
 from sextant.tools.models.transport.http_client import (
+    LARGEST,
     HttpClient,
     HttpResponse,
     TransportError,
     read_answer,
 )
 from sextant.tools.models.transport.rate_limiter import retry_after
-from sextant.tools.models.transport.repetition import cut_loop
-from sextant.tools.models.transport.stream_reader import StreamReader
+from sextant.tools.models.transport.streams import (
+    STARTS,
+    StreamReader,
+    cut_loop,
+    end_stream,
+    events_to_json,
+    first_token_offset,
+    merge_chunks,
+    stream_options,
+)
 from sextant.tools.session import SharedOnDeepcopy
 
 if TYPE_CHECKING:
@@ -254,7 +262,7 @@ class OpenAIClient(SharedOnDeepcopy):
             self.server = self.server._replace(kind=self.server.kind._replace(**demand.change))
             raise dspy.LMTransportError(demand.words, model=self.model) from error
         reply = self._read_reply(answer, request, reader, limit)
-        if reader and (offset := sse.first_token_offset(answer.body)):
+        if reader and is_stream(answer.body) and (offset := first_token_offset(answer.body)):
             arrival = answer.arrivals[bisect_left(answer.arrivals, (offset, 0.0))]
             reply = reply._replace(first=arrival[1] - began)
         if max(map(len, self._secrets), default=0) >= SECRET:
@@ -273,13 +281,11 @@ class OpenAIClient(SharedOnDeepcopy):
         chat = self.api == "chat"
         when = self._settings.stream
         streams = when == "on" or (when == "auto" and kind.stream)
-        stream_options = (
-            sse.stream_options(chat=chat, each=kind.stops == "stream") if streams else {}
-        )
+        additions = stream_options(chat=chat, each=kind.stops == "stream") if streams else {}
         if chat:
             body = add_stop_and_schema(body, kind, last if self._answers_at_once else "")
         words = kind.limit if chat else ("max_output_tokens",)
-        request = write_server_limits(body, words, limit, stream_options)
+        request = write_server_limits(body, words, limit, additions)
         marker = last if kind.stops == "stream" else ""
         return request, StreamReader(marker, chat=chat) if streams else None
 
@@ -292,7 +298,7 @@ class OpenAIClient(SharedOnDeepcopy):
     ) -> Completion:
         reply = read_completion(
             self.api,
-            sse.end_stream(answer.body) if answer.left else answer.body,
+            end_stream(answer.body) if answer.left else answer.body,
             self.model,
             clean=self.clean,
             limit=limit,
@@ -419,7 +425,7 @@ class OpenAIClient(SharedOnDeepcopy):
             self._server = HttpClient(
                 self.url,
                 headers,
-                largest=body_limits.LARGEST,
+                largest=LARGEST,
                 certificate=self._settings.client_certificate,
             )
         return self._server
@@ -548,12 +554,19 @@ def read_completion(
     )
 
 
+def is_stream(body: bytes) -> bool:
+    """Return whether a body is a stream of events; a server may send its answer whole in spite of the
+    request for a stream.
+    """
+    return body[:100].lstrip().startswith(STARTS)
+
+
 def parse_body(data: bytes, model: str, *, clean: Clean = str) -> Any:
     """Parse a body with status 200. Unreadable when it is no JSON, an LM error if it reports one."""
     data = data.removeprefix(BOM_UTF8)
     try:
-        streamed = sse.is_stream(data)
-        text = sse.events_to_json(data) if streamed else data
+        streamed = is_stream(data)
+        text = events_to_json(data) if streamed else data
         try:
             answer = orjson.loads(text)
         except ValueError:
@@ -563,7 +576,7 @@ def parse_body(data: bytes, model: str, *, clean: Clean = str) -> Any:
                 text
             )  # halves of surrogate pairs, which are no UTF-8: models write them
         if streamed:
-            answer = sse.merge_chunks(answer)
+            answer = merge_chunks(answer)
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise UnreadableResponse(
             f"{str(error).partition(':')[0]} in {_start(data, 80, clean)!r}", model

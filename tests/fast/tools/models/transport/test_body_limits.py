@@ -10,8 +10,7 @@ import httpx
 import pytest
 from bad_server import Fault, always, bomb, chunked, drips, fine, huge, trickle
 
-from sextant.tools.models.transport.body_limits import TooLarge, bounding
-from sextant.tools.models.transport.http_client import ServerConnections
+from sextant.tools.models.transport.http_client import ServerConnections, TooLarge, bounding
 
 LARGEST = 1 << 20
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sextant.tools.models.transport.repetition import (
+from sextant.tools.models.transport.streams import (
     LONGEST_PART,
     REPEATS,
     SHORTEST,

@@ -18,13 +18,13 @@ from sextant.tools.models.model_spec import ModelSettings
 from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.server_detection import KINDS
-from sextant.tools.models.transport import sse
+from sextant.tools.models.transport import streams
 from sextant.tools.models.transport.openai_client import (
     OpenAIClient,
     UnreadableResponse,
     read_completion,
 )
-from sextant.tools.models.transport.stream_reader import StreamReader
+from sextant.tools.models.transport.streams import StreamReader
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
@@ -127,7 +127,7 @@ def test_a_stream_of_responses_is_its_last_event():
     assert read_completion("responses", body, "tiny") == read_completion(
         "responses", json.dumps(whole).encode(), "tiny"
     )
-    assert body[: sse.first_token_offset(body)].endswith(b'"delta": "y')
+    assert body[: streams.first_token_offset(body)].endswith(b'"delta": "y')
 
 
 def connected(server, kind="", **settings):
@@ -179,7 +179,7 @@ def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_unti
         if reader.take(piece):
             break
     assert reader.finish == "stop"
-    reply = read_completion("chat", sse.end_stream(taken), "tiny")
+    reply = read_completion("chat", streams.end_stream(taken), "tiny")
     assert reply.text.partition(COMPLETED)[2].strip() in ("", "a", "an") and reply.finish == "stop"
     assert 0 < reply.usage["completion_tokens"] < 40
 
@@ -241,7 +241,7 @@ def test_a_stream_of_responses_is_followed_by_its_deltas_alone():
     reader = StreamReader(chat=False)
     bodies = [b"data: %s\n\n" % json.dumps(event).encode() for event in (*events, *ends)]
     assert not any(map(reader.take, bodies))
-    left = read_completion("responses", sse.end_stream(b"".join(bodies[:5])), "tiny")
+    left = read_completion("responses", streams.end_stream(b"".join(bodies[:5])), "tiny")
     assert (left.text, left.finish) == (text[:45], "length")
     with pytest.raises(language_model.dspy.LMError, match="broke off"):
         read_completion("responses", b"".join(bodies[:5]), "tiny")
