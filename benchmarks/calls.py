@@ -46,9 +46,9 @@ from sextant.tools import retrievers
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import RunIncomplete, UsageError
 from sextant.tools.models import language_model
+from sextant.tools.models.call_limits import ConcurrencyLimiter
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.storage.request_store import read_call
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
 from sextant.tools.platform.cli import (
     CommandParser,
     positive,
@@ -77,8 +77,8 @@ PARTS = {
         "tools/models/client.py",
         "tools/models/language_model.py",
         "tools/models/run_resources.py",
-        "tools/models/budget.py",
-        "tools/models/retry_policy.py",
+        "tools/models/call_limits.py",
+        "tools/models/call_limits.py",
         "tools/models/provider_response.py",
         "tools/models/prices.py",
         "tools/models/storage/",

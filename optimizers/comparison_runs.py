@@ -17,7 +17,7 @@ from sextant.evals.scoring.statistics import holm
 from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
 from sextant.optimizers.request import CompileRequest
 from sextant.optimizers.setup import CompilationInputs
-from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_limits import Budget
 from sextant.tools.platform import cli_options
 from sextant.tools.records import JsonMapping, JsonObject
 

@@ -14,7 +14,7 @@ from sextant.evals import run_folder
 from sextant.evals.run_folder import LEFT, MEND, OUTCOMES_FILE
 from sextant.evals.running.request import Request
 from sextant.tools.errors import SextantError
-from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_limits import Budget
 from sextant.tools.models.storage.ledger import Ledger, open_ledger
 from sextant.tools.platform import files
 from sextant.tools.records import Usage, total, usage_from_json

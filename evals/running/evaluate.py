@@ -53,13 +53,12 @@ from sextant.evals.scoring.score_table import lay_out_scores
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError, UsageError
 from sextant.tools.models import language_model
-from sextant.tools.models.budget import Budget
 from sextant.tools.models.call_context import Rules
+from sextant.tools.models.call_limits import Budget, ConcurrencyLimiter
 from sextant.tools.models.model_spec import ModelSettings, check_key
 from sextant.tools.models.run_resources import QUERY_SECONDS, RunResources
 from sextant.tools.models.secrets import read_keys
 from sextant.tools.models.storage.cassette import Cassette
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
 from sextant.tools.platform import cli_options
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, queries, some_queries

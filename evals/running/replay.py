@@ -18,7 +18,7 @@ from sextant.evals.scoring import scored_run
 from sextant.evals.scoring.statistics import paired
 from sextant.tools import pool_kinds, retrievers
 from sextant.tools.errors import UsageError
-from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_limits import Budget
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.records import JsonMapping, JsonObject, Query
 from sextant.tools.retrievers.base import Retriever, Search

@@ -29,7 +29,7 @@ from sextant.tools import retrievers, user_files
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import NotApplicable, UsageError
 from sextant.tools.models import language_model
-from sextant.tools.models.budget import unknown_price
+from sextant.tools.models.call_limits import unknown_price
 from sextant.tools.models.model_spec import price_is_known
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.platform.files import sextant_home

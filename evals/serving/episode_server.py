@@ -34,7 +34,7 @@ from sextant.evals.serving.client_config import ServerAddress
 from sextant.evals.serving.episode import Episode, EpisodeFactory, Observation, RewardSettings
 from sextant.programs.external_agent import Served
 from sextant.tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
-from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_limits import Budget
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.installation import explain_missing
 from sextant.tools.platform.interrupts import check_interrupts

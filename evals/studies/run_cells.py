@@ -49,7 +49,7 @@ from sextant.tools.errors import (
     UnknownPrice,
     UsageError,
 )
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
+from sextant.tools.models.call_limits import ConcurrencyLimiter
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import check_interrupts

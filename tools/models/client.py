@@ -21,15 +21,13 @@ import dspy
 
 from sextant.tools.errors import ProviderRefused
 from sextant.tools.models import context_window, provider_errors
-from sextant.tools.models.budget import CallReservation
+from sextant.tools.models.call_limits import LONGEST_WAIT, CallReservation, SpeedMeter
 from sextant.tools.models.context_window import Message
 from sextant.tools.models.provider_response import TIMEOUT, ProviderResponse, Send, read_report
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import secret_values
-from sextant.tools.models.speed import SpeedMeter
 from sextant.tools.models.storage.request_store import Packed, split_and_compress
 from sextant.tools.models.storage.response_cache import ModelResponse
-from sextant.tools.models.transport.rate_limiter import LONGEST_WAIT
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Usage

@@ -1,7 +1,7 @@
 """What a model can do, before a run asks it: its abilities, its speed, and the options it needs.
 
 Three small calls are sent as a run sends them, and a longer one that measures the speed; all within
-a budget, and no answer is kept. The speed is measured as in tools/models/speed.py. Left out: how
+a budget, and no answer is kept. The speed is measured as in tools/models/call_limits.py. Left out: how
 good the answers are, and models of embeddings.
 """
 
@@ -19,7 +19,7 @@ import dspy
 from sextant.tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName
 from sextant.tools.models import provider_errors, server_detection
 from sextant.tools.models.answers.checks import UnusableAnswer
-from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_limits import Budget, RetryPolicy, Speed
 from sextant.tools.models.context_window import PromptTooLong
 from sextant.tools.models.language_model import (
     CALLS_IN_TEXT,
@@ -30,9 +30,7 @@ from sextant.tools.models.language_model import (
 )
 from sextant.tools.models.model_spec import check_key, parse
 from sextant.tools.models.provider_response import is_cut
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.speed import Speed
 from sextant.tools.models.storage.response_cache import ModelResponse
 from sextant.tools.models.transport.openai_client import OpenAIClient
 from sextant.tools.platform.cli_options import to_command_line

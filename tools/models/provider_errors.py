@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple, cast
 import dspy
 
 from sextant.tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models.call_limits import retry_after
 from sextant.tools.models.secrets import redact
-from sextant.tools.models.transport.rate_limiter import retry_after
 
 Subject = Literal["content", "length", "account", "unknown"]
 """What an error is about: what the text says; its length; the key, quota, model or settings, and so every request."""

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sextant.tools.errors import ProviderRefused
-from sextant.tools.models.budget import Budget
-from sextant.tools.models.retry_policy import RetryPolicy
-from sextant.tools.models.speed import SpeedMeter
+from sextant.tools.models.call_limits import Budget, ConcurrencyLimiter, RetryPolicy, SpeedMeter
 from sextant.tools.models.storage.ledger import Ledger, open_ledger
 from sextant.tools.models.storage.response_cache import ModelResponse, UsageTotals
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
 from sextant.tools.records import Usage, total
 from sextant.tools.session import SharedOnDeepcopy
 

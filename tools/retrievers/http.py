@@ -18,12 +18,12 @@ import orjson
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models.call_limits import LONGEST_WAIT, retry_after
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.model_spec import SERVER_KEY, is_server
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import get_secret, redact
 from sextant.tools.models.transport.http_client import HttpClient, TransportError
-from sextant.tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Hit
 from sextant.tools.retrievers.base import Options, Retriever, Search, Searches

@@ -32,8 +32,8 @@ from sextant.evals.running.runner import (  # noqa: E402
 from sextant.programs.query_rewriting import Rewrite  # noqa: E402
 from sextant.tools.corpus import Corpus  # noqa: E402
 from sextant.tools.models import language_model  # noqa: E402
+from sextant.tools.models.call_limits import ConcurrencyLimiter  # noqa: E402
 from sextant.tools.models.run_resources import RunResources  # noqa: E402
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
 from sextant.tools.records import Document, Query  # noqa: E402
 from sextant.tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from sextant.tools.session import Toolbox  # noqa: E402

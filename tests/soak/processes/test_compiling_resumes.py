@@ -24,7 +24,7 @@ from openai_server import Failure, OpenAIServer, given, ids
 
 from sextant import environments
 from sextant.optimizers import compile as module
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.platform.cli import run_command
 
 ROOT = Path(__file__).parents[3]

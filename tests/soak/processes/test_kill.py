@@ -33,9 +33,9 @@ from sextant.evals.running.runner import run_queries  # noqa: E402
 from sextant.evals.scoring.score_run import score  # noqa: E402
 from sextant.programs.multihop import MultiHop  # noqa: E402
 from sextant.tools.models import language_model  # noqa: E402
+from sextant.tools.models.call_limits import ConcurrencyLimiter  # noqa: E402
 from sextant.tools.models.run_resources import RunResources  # noqa: E402
 from sextant.tools.models.storage.ledger import open_ledger  # noqa: E402
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
 from sextant.tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from sextant.tools.session import Toolbox  # noqa: E402
 

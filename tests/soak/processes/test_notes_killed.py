@@ -15,7 +15,7 @@ from openai_server import Failure, ids
 from sextant import environments
 from sextant.agents.notes import NotesAgent
 from sextant.tools.models import language_model
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.records import Usage
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox

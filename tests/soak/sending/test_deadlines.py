@@ -18,8 +18,8 @@ from sextant.evals import run_folder
 from sextant.evals.running import runner
 from sextant.programs.query_rewriting import Rewrite
 from sextant.tools.models import language_model
+from sextant.tools.models.call_limits import ConcurrencyLimiter
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
 

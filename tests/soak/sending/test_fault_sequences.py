@@ -31,10 +31,9 @@ from sextant.programs.pointwise import Score
 from sextant.programs.query_rewriting import Rewrite
 from sextant.tools.errors import ProviderRefused
 from sextant.tools.models import language_model
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import ConcurrencyLimiter, RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.transport import http_client
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
 

@@ -29,7 +29,7 @@ from bad_server import (
 )
 from waiting import wait_for
 
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.transport import http_client
 
 TASK = (

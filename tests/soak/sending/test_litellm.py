@@ -26,8 +26,8 @@ from openai_server import Failure, OpenAIServer, sensible
 from waiting import wait_for
 
 from sextant.tools.models import language_model, provider_errors
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.prices import price
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")

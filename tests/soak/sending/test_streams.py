@@ -9,7 +9,7 @@ import dspy
 import pytest
 
 from sextant.tools.models import language_model
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 
 SILENCE = 1.0  # seconds; gateways have 60

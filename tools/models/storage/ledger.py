@@ -1,6 +1,6 @@
 """The ledger of a run: it takes answers that are kept, and books what the run sends.
 
-The answers themselves are in response_cache.py, limits on what may be sent in tools/models/budget.py.
+The answers themselves are in response_cache.py, limits on what may be sent in tools/models/call_limits.py.
 """
 
 import json

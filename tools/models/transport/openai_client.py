@@ -25,6 +25,7 @@ import orjson
 
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import provider_errors, secrets, server_detection
+from sextant.tools.models.call_limits import retry_after
 from sextant.tools.models.context_window import Message, mark_cacheable_prefix
 from sextant.tools.models.context_window import tokens as count_tokens
 from sextant.tools.models.model_spec import (
@@ -49,7 +50,6 @@ from sextant.tools.models.transport.http_client import (
     TransportError,
     read_answer,
 )
-from sextant.tools.models.transport.rate_limiter import retry_after
 from sextant.tools.models.transport.streams import (
     STARTS,
     StreamReader,

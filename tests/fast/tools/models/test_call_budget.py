@@ -13,8 +13,7 @@ from openai_server import Failure
 from sextant.evals import run_folder
 from sextant.tools.errors import BudgetReached, UsageError
 from sextant.tools.models import prices
-from sextant.tools.models.budget import NOTHING, Budget, CallReservation
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import NOTHING, Budget, CallReservation, RetryPolicy
 from sextant.tools.records import Usage
 
 CENT = 0.01

@@ -10,11 +10,9 @@ from openai_server import annotate, sensible
 from waiting import wait_for
 
 from sextant.tools.models import language_model
-from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_limits import Budget, ConcurrencyLimiter, RetryPolicy
 from sextant.tools.models.client import DEADLINE
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.transport.rate_limiter import ConcurrencyLimiter
 from sextant.tools.records import Usage
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")

@@ -4,8 +4,7 @@ import pytest
 from openai_server import Failure, annotate, bag_of_words
 
 from sextant.tools.errors import BudgetReached
-from sextant.tools.models.budget import Budget
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import Budget, RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.records import Usage
 from sextant.tools.retrievers.base import Search

@@ -10,9 +10,9 @@ from sextant.programs.query_rewriting import Rewrite, RewriteDescription
 from sextant.tools.errors import UsageError
 from sextant.tools.models import language_model
 from sextant.tools.models import model_spec as spec
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.models.prices import price
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.session import current
 

@@ -8,8 +8,8 @@ from bad_server import always, fine, told
 from sextant.tools.errors import UsageError
 from sextant.tools.models import __main__ as models
 from sextant.tools.models import model_check
+from sextant.tools.models.call_limits import Speed
 from sextant.tools.models.model_spec import parse
-from sextant.tools.models.speed import Speed
 
 
 @pytest.fixture

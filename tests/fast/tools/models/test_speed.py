@@ -4,10 +4,9 @@ import json
 
 import pytest
 
+from sextant.tools.models.call_limits import UNKNOWN, RetryPolicy, Speed, SpeedMeter, read_speeds
 from sextant.tools.models.client import ModelClient
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.speed import UNKNOWN, Speed, SpeedMeter, read_speeds
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.records import Usage
 

@@ -6,7 +6,7 @@ import pytest
 from search_server import SearchServer
 
 from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.retrievers import build, canonicalize, contract
 

@@ -20,7 +20,7 @@ from waiting import wait_for
 
 from sextant.tools.errors import DataError, LimitReached, RunIncomplete
 from sextant.tools.models import language_model
-from sextant.tools.models.retry_policy import RetryPolicy
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.storage import ledger
 from sextant.tools.models.storage.ledger import Ledger, open_ledger

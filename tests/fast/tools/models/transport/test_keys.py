@@ -14,8 +14,8 @@ from conftest import on_congress
 
 from sextant.tools.errors import UsageError
 from sextant.tools.models import language_model, secrets
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.model_spec import openai_account
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"

@@ -9,8 +9,8 @@ import pytest
 from openai_server import Failure
 
 from sextant.tools.models import language_model
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.provider_errors import responsible_party
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.records import Usage
 

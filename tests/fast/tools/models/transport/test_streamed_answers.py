@@ -14,8 +14,8 @@ from openai_server import streamed
 from sextant.tools.errors import UsageError
 from sextant.tools.models import language_model, model_spec, secrets
 from sextant.tools.models.answers.faults import COMPLETED
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.model_spec import ModelSettings
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.server_detection import KINDS
 from sextant.tools.models.transport import streams

@@ -19,9 +19,8 @@ from sextant.tools.corpus import Corpus
 from sextant.tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
 from sextant.tools.lenses import LENSES
 from sextant.tools.models import language_model
-from sextant.tools.models.budget import Budget
+from sextant.tools.models.call_limits import Budget, RetryPolicy
 from sextant.tools.models.prices import price
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.records import Document, Query, Usage
 from sextant.tools.retrievers import canonicalize, find_lenses, with_lens_attribute

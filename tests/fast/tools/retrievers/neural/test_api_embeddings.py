@@ -21,8 +21,8 @@ from openai_server import Failure, bag_of_words
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.model_spec import PROVIDERS
-from sextant.tools.models.retry_policy import RetryPolicy
 from sextant.tools.records import Document, Query, Usage
 from sextant.tools.retrievers.base import Search
 from sextant.tools.retrievers.neural import model_table

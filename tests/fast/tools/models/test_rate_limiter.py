@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from waiting import wait_for
 
 from sextant.tools.errors import Interrupted
-from sextant.tools.models.transport.rate_limiter import (
+from sextant.tools.models.call_limits import (
     CIRCUIT,
     DECREASE,
     LONGEST_PROBE,
