@@ -37,7 +37,7 @@ from sextant.evals.running import evaluate
 from sextant.evals.running.request import Request
 from sextant.programs import PROGRAMS
 from sextant.tools.errors import RunIncomplete, SextantError, UsageError
-from sextant.tools.models.storage.response_cache import open_answers
+from sextant.tools.models.storage.ledger import open_answers
 from sextant.tools.platform import cli_options as options
 from sextant.tools.platform.cli import (
     CommandParser,

@@ -13,14 +13,14 @@ from typing import Any
 
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.models.storage.cassette import write_cassette
-from sextant.tools.models.storage.ledger import Ledger
-from sextant.tools.models.storage.request_store import read_call
-from sextant.tools.models.storage.response_cache import (
+from sextant.tools.models.storage.ledger import (
     NAME,
     AnswerFilter,
+    Ledger,
     ResponseCache,
     open_answers,
 )
+from sextant.tools.models.storage.request_store import read_call
 from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,

@@ -28,7 +28,7 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]  # seconds, dollars
 Key = Annotated[
     str, Field(pattern="^[0-9a-f]{16}$")
-]  # of a model call: tools/models/storage/response_cache.py
+]  # of a model call: tools/models/storage/ledger.py
 
 
 class UsageSchema(TypedDict):

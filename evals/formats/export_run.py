@@ -29,8 +29,8 @@ from sextant.evals.run_folder import (
 from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, UnknownName, UsageError
+from sextant.tools.models.storage.ledger import NAME
 from sextant.tools.models.storage.request_store import read_call
-from sextant.tools.models.storage.response_cache import NAME
 from sextant.tools.platform import files as disk
 from sextant.tools.records import JsonMapping, JsonObject, Step, Usage, usage_from_json
 

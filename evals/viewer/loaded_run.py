@@ -24,7 +24,7 @@ from sextant.evals.scoring.attribution import fate_at
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, SextantError
-from sextant.tools.models.storage.response_cache import NAME as ANSWERS
+from sextant.tools.models.storage.ledger import NAME as ANSWERS
 from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.number_format import queries
 from sextant.tools.records import Document, JsonMapping, JsonObject

@@ -26,8 +26,7 @@ from sextant.tools.models.context_window import Message
 from sextant.tools.models.provider_response import TIMEOUT, ProviderResponse, Send, read_report
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import secret_values
-from sextant.tools.models.storage.request_store import Packed, split_and_compress
-from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.storage.ledger import ModelResponse, Packed, split_and_compress
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Usage

@@ -59,7 +59,7 @@ from sextant.tools.models.provider_response import (
 )
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import header_values
-from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.storage.ledger import ModelResponse
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.records import Usage
 from sextant.tools.text import TermStatistics

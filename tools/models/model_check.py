@@ -31,7 +31,7 @@ from sextant.tools.models.language_model import (
 from sextant.tools.models.model_spec import check_key, parse
 from sextant.tools.models.provider_response import is_cut
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.storage.ledger import ModelResponse
 from sextant.tools.models.transport.openai_client import OpenAIClient
 from sextant.tools.platform.cli_options import to_command_line
 from sextant.tools.records import JsonObject, total

@@ -3,7 +3,7 @@
 Text between the marks of thoughts, or before a closing mark whose opening mark was in the prompt, is
 no part of the answer; a server with a parser for its model takes it out, and many servers have none.
 To add a form of thoughts: a row in a table below. Left out: harmony's channels without their
-tokens, and thoughts that only close inside a field. Booked answers are in storage/response_cache.py,
+tokens, and thoughts that only close inside a field. Booked answers are in storage/ledger.py,
 errors in provider_errors.py, prices in prices.py, sums of usage in tools/records.py.
 """
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sextant.tools.models.context_window import Message
-from sextant.tools.models.storage.request_store import Packed
+from sextant.tools.models.storage.ledger import Packed
 from sextant.tools.records import JsonObject
 
 # Why an answer ended, in the words of OpenAI's Chat Completions, whatever its server calls it: "stop",

@@ -13,8 +13,7 @@ from typing import Any
 
 from sextant.tools.errors import ProviderRefused
 from sextant.tools.models.call_limits import Budget, ConcurrencyLimiter, RetryPolicy, SpeedMeter
-from sextant.tools.models.storage.ledger import Ledger, open_ledger
-from sextant.tools.models.storage.response_cache import ModelResponse, UsageTotals
+from sextant.tools.models.storage.ledger import Ledger, ModelResponse, UsageTotals, open_ledger
 from sextant.tools.records import Usage, total
 from sextant.tools.session import SharedOnDeepcopy
 

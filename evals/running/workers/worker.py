@@ -26,8 +26,7 @@ from sextant.tools.corpus import Corpus
 from sextant.tools.errors import SessionRefusal
 from sextant.tools.models.client import DEADLINE, ModelClient
 from sextant.tools.models.provider_response import Send
-from sextant.tools.models.storage.request_store import StoredPartIds
-from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.storage.ledger import ModelResponse, StoredPartIds
 from sextant.tools.platform import forkserver
 from sextant.tools.platform.system_calls import stay_on_core
 from sextant.tools.process_changes import while_running

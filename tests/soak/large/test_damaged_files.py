@@ -26,8 +26,7 @@ from sextant.evals.viewer.server import list_answers
 from sextant.programs import compiled
 from sextant.tools.errors import SextantError
 from sextant.tools.models.storage.cassette import read_cassette, write_cassette
-from sextant.tools.models.storage.ledger import Ledger
-from sextant.tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache
+from sextant.tools.models.storage.ledger import NAME, Ledger, ModelResponse, ResponseCache
 from sextant.tools.platform.cli import run_command
 from sextant.tools.records import Usage
 

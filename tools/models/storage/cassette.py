@@ -1,6 +1,6 @@
 """Answers of a run in a file of their own, from which another run is answered without sending anything.
 
-The answers that every run of a folder shares are in response_cache.py.
+The answers that every run of a folder shares are in ledger.py.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.storage.ledger import ModelResponse
 from sextant.tools.models.storage.request_store import CassetteLine
-from sextant.tools.models.storage.response_cache import ModelResponse
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.number_format import plural

@@ -1,20 +1,12 @@
-"""Requests kept next to their answers: in parts, each compressed and written once, as most of a
-request repeats.
+"""Requests of models read back from the parts in which the ledger keeps them, with their answers.
 
-A request is cut if a JSON object begins: each message does, and each passage in a prompt. Equal
-parts (system prompts, earlier turns, documents that come back) are a row of answers.sqlite3, under
-a hash, and a call has the list of its parts. Secrets of the environment are taken out before. Left
-out: embeddings, whose texts are the corpus' own. Rows are checked by the forms below when they are
-read.
+Rows of answers.sqlite3 are checked by the forms below when they are read; storage/ledger.py writes them.
 """
 
 import json
-import re
 import sqlite3
-import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired
 
@@ -27,38 +19,6 @@ from sextant.tools.errors import DataError, RunIncomplete
 from sextant.tools.platform import files
 from sextant.tools.records import JsonObject
 from sextant.tools.schemas import Amount, Key, UsageSchema
-
-TABLE = """
-CREATE TABLE IF NOT EXISTS parts (
-    number INTEGER PRIMARY KEY,  -- texts lie in the order in which they came: by id, each would write a page anew
-    id INTEGER NOT NULL UNIQUE,  -- 64 bits of BLAKE2b over the text
-    text BLOB NOT NULL           -- compressed by Zstandard
-);
-"""
-# Columns of calls that files of earlier versions lack; NULL where nothing was kept.
-COLUMNS = (
-    "request TEXT",  # the parts of what was sent: a JSON list of ids, in order
-    "reasoning TEXT",  # of the model, where the provider shows it
-    "first REAL",  # seconds to the first token, where the answer was streamed
-)
-_BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
-_SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
-_KNOWN = 100_000  # parts that a process remembers: 10 MB
-_AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
-_COMPRESSION = threading.local()  # a compressor is for one thread
-
-Packed = tuple[str, Mapping[int, bytes]]
-"""A request: the list of its parts, and the texts of those that were not known."""
-
-
-class StoredPartIds(set[int]):
-    """Parts that are on disk, as far as a process remembers them."""
-
-    def note(self, parts: Iterable[int]) -> None:
-        """Add parts."""
-        if len(self) > _KNOWN:
-            self.clear()
-        self.update(parts)
 
 
 class StoredOutput(TypedDict, total=False):
@@ -109,45 +69,6 @@ def parse_row(columns: Sequence[str], row: Sequence[Any]) -> JsonObject:
         named[column] = schemas.parse_json(Any, named[column])
     schemas.validate(CallRow, named)
     return named
-
-
-def split_and_compress(
-    request: bytes, known_parts: Collection[int], secrets: Sequence[bytes] = ()
-) -> Packed:
-    """Cut a request into parts, without the `secrets`; return their list, and those not `known` to be on disk."""
-    for secret in secrets:
-        request = request.replace(secret, b"***")
-    if not hasattr(_COMPRESSION, "compress"):
-        _COMPRESSION.compress = zstandard.ZstdCompressor(level=1).compress
-    ids = []
-    new_parts = {}
-    for piece in _cut(request):
-        ids.append(
-            number := int.from_bytes(blake2b(piece, digest_size=8).digest(), "big", signed=True)
-        )
-        if number not in known_parts and number not in new_parts:
-            new_parts[number] = _COMPRESSION.compress(piece)
-    return json.dumps(ids), new_parts
-
-
-def _cut(request: bytes) -> Iterator[bytes]:
-    start = 0
-    for beginning in _BEGINS.finditer(request):
-        if beginning.start() - start >= _SHORTEST:
-            yield request[start : beginning.start()]
-            start = beginning.start()
-    yield request[start:]
-
-
-def insert_many(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert many rows by a statement: Python's lock is given away and taken again once, and not
-    once a row.
-    """
-    for first in range(0, len(rows), _AT_ONCE):
-        batch = rows[first : first + _AT_ONCE]
-        row_places = ", ".join("?" * len(batch[0]))
-        places = ", ".join([f"({row_places})"] * len(batch))
-        writer.execute(f"INSERT {into} VALUES {places}", [value for row in batch for value in row])
 
 
 def read_call(path: Path, key: str) -> JsonObject | None:

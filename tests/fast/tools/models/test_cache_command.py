@@ -8,9 +8,7 @@ import pytest
 from conftest import on_congress
 
 from sextant.evals import cache as cache_command
-from sextant.tools.models.storage.ledger import open_ledger
-from sextant.tools.models.storage.request_store import split_and_compress
-from sextant.tools.models.storage.response_cache import NAME, ModelResponse
+from sextant.tools.models.storage.ledger import NAME, ModelResponse, open_ledger, split_and_compress
 from sextant.tools.records import Usage
 
 TASK = on_congress("rewrite", 3)

@@ -7,7 +7,7 @@ import pytest
 from conftest import on_congress
 
 from sextant.tools.models.storage.cassette import write_cassette
-from sextant.tools.models.storage.response_cache import ModelResponse
+from sextant.tools.models.storage.ledger import ModelResponse
 from sextant.tools.records import Usage
 
 TASK = (

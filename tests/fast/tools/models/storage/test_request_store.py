@@ -10,14 +10,15 @@ import zstandard
 from sextant.tools.errors import DataError
 from sextant.tools.models import language_model
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.storage.ledger import open_ledger
-from sextant.tools.models.storage.request_store import read_call, split_and_compress
-from sextant.tools.models.storage.response_cache import (
+from sextant.tools.models.storage.ledger import (
     NAME,
     AnswerFilter,
     ModelResponse,
     open_answers,
+    open_ledger,
+    split_and_compress,
 )
+from sextant.tools.models.storage.request_store import read_call
 from sextant.tools.records import Usage
 
 PASSAGES = [

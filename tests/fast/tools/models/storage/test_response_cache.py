@@ -23,12 +23,13 @@ from sextant.tools.models import language_model
 from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.storage import ledger
-from sextant.tools.models.storage.ledger import Ledger, open_ledger
-from sextant.tools.models.storage.response_cache import (
+from sextant.tools.models.storage.ledger import (
     NAME,
+    Ledger,
     ModelResponse,
     ResponseCache,
     open_answers,
+    open_ledger,
 )
 from sextant.tools.platform.cli import CommandParser, run_command
 from sextant.tools.records import Query, Usage, total, usage_json
@@ -119,7 +120,7 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
 WRITER = """
 import sys, threading
 from pathlib import Path
-from sextant.tools.models.storage.response_cache import ModelResponse, ResponseCache
+from sextant.tools.models.storage.ledger import ModelResponse, ResponseCache
 from sextant.tools.models.storage.ledger import Ledger
 from sextant.tools.records import Usage
 books = Ledger(ResponseCache(Path(sys.argv[1])), "run")
