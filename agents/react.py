@@ -37,13 +37,13 @@ from sextant.tools.models.answers.faults import (
     report_refusal,
     shorten_bad_answer,
 )
-from sextant.tools.models.answers.text_calls import (
+from sextant.tools.models.answers.fields import (
+    ToolCalls,
     find_tool,
     has_declarations,
     has_marks,
     read_arguments,
 )
-from sextant.tools.models.answers.tool_calls import ToolCalls
 from sextant.tools.models.context_window import Message
 from sextant.tools.models.language_model import CALLS_IN_TEXT
 from sextant.tools.models.prompting import ask

@@ -48,7 +48,7 @@ from sextant.tools.errors import OwnCodeFailed, SextantError, UsageError
 from sextant.tools.models import call_context, offline_rules
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import InvalidAnswer
-from sextant.tools.models.answers.tool_calls import is_tool_calls
+from sextant.tools.models.answers.fields import is_tool_calls
 from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.platform.threads import (
     REMEDY,

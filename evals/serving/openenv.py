@@ -31,7 +31,7 @@ from sextant.evals.serving.openenv_frames import FrameReader
 from sextant.programs.search_tools import as_json
 from sextant.tools.errors import RunIncomplete, SessionRefusal, UsageError
 from sextant.tools.models.answers.arguments import SHOWN
-from sextant.tools.models.answers.values import read_text
+from sextant.tools.models.answers.fields import read_text
 
 # What an environment raises -> the status of the answer to a request by HTTP alone
 _STATUSES: dict[type[Exception], HTTPStatus] = {

@@ -38,18 +38,16 @@ from sextant.tools.models.answers.faults import (
     note_prompt_leak,
     write_request,
 )
-from sextant.tools.models.answers.fields import read_answer
+from sextant.tools.models.answers.fields import FieldValues, ToolCalls, read_answer
 from sextant.tools.models.answers.salvage import Part, describe, salvage
 from sextant.tools.models.answers.schema import (
     JSON_FORM,
     SIGNATURES_CACHED,
-    FieldValues,
     answer_form,
     bound_schema,
     inline_schema,
     make_schema,
 )
-from sextant.tools.models.answers.tool_calls import ToolCalls
 from sextant.tools.models.call_context import PredictorCall, Repair
 from sextant.tools.models.dspy_internals import translate_field_type
 from sextant.tools.records import Usage
@@ -145,7 +143,9 @@ class Adapter(dspy.ChatAdapter):
 
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer in either form, of which DSPy reads what it can."""
-        return read_answer(signature, completion)
+        context = call_context.current()
+        bounds = schema_constraints(context.checks)
+        return read_answer(signature, completion, bounds, context.inputs)
 
 
 class _CheckedCall:

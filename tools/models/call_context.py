@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sextant.tools.models.answers.checks import AnswerCheck
+from sextant.tools.models.answers.fields import Inputs
 from sextant.tools.text import TermStatistics
 
-Inputs = Mapping[str, Any]
 # The name of an output field -> the function that writes the field.
 Rules = Mapping[str, Callable[[Inputs, TermStatistics], Any]]
 
@@ -57,6 +57,11 @@ class CallContext:
     repair: Repair | None = None  # None for the first request
     answer: LastAnswer = _NO_ANSWER
     answer_tokens: int | None = None  # the most of a good answer; None if that is not known
+
+    @property
+    def inputs(self) -> Inputs:
+        """The inputs of the predictor's call; none if there is no predictor."""
+        return self.predictor_call.inputs if self.predictor_call else {}
 
 
 _CONTEXT: ContextVar[CallContext | None] = ContextVar("call_context", default=None)

@@ -36,7 +36,7 @@ from sextant.tools.models import model_spec as models
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.call_ids import identify, shorten_ids
 from sextant.tools.models.answers.faults import COMPLETED
-from sextant.tools.models.answers.text_calls import find_tool, read_calls
+from sextant.tools.models.answers.fields import find_tool, read_calls
 from sextant.tools.models.call_context import LastAnswer, Rules
 from sextant.tools.models.client import DEADLINE, ModelClient
 from sextant.tools.models.context_window import Message

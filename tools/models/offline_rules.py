@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from sextant.tools.models.answers.tool_calls import ToolCalls
+from sextant.tools.models.answers.fields import ToolCalls
 from sextant.tools.models.call_context import Inputs
 from sextant.tools.text import TermStatistics, content_words, sentences
 

@@ -7,8 +7,8 @@ from typing import Literal
 import dspy
 import pytest
 
-from sextant.tools.models import provider_errors
-from sextant.tools.models.answers import fields, ids, text_calls, thoughts, values
+from sextant.tools.models import provider_errors, provider_response
+from sextant.tools.models.answers import fields, ids
 
 CHARACTERS = 100_000
 MOST_SECONDS = 1.5  # of the processor; a pattern that goes back takes minutes
@@ -24,14 +24,14 @@ class Ranking(dspy.Signature):
 
 
 READERS = {
-    "calls of known tools": lambda text: text_calls.read_calls(text, NAMES),
-    "calls of any tool": text_calls.read_calls,
-    "arguments": lambda text: text_calls.read_arguments(text, {"query": {}}),
-    "thoughts": thoughts.part_thoughts,
-    "fields": lambda text: fields.find_fields(Ranking, text),
-    "a list": lambda text: values.convert(list[str], text),
-    "a number": lambda text: values.convert(float, text, {"minimum": 0, "maximum": 10}),
-    "a choice": lambda text: values.convert(Literal["yes", "no"], text),
+    "calls of known tools": lambda text: fields.read_calls(text, NAMES),
+    "calls of any tool": fields.read_calls,
+    "arguments": lambda text: fields.read_arguments(text, {"query": {}}),
+    "thoughts": provider_response.part_thoughts,
+    "fields": lambda text: fields.find_fields(Ranking, text, {}),
+    "a list": lambda text: fields.convert(list[str], text),
+    "a number": lambda text: fields.convert(float, text, {"minimum": 0, "maximum": 10}),
+    "a choice": lambda text: fields.convert(Literal["yes", "no"], text),
     "ids": lambda text: ids.Ids({"d1", "d2"}).read([text]),
     "a refused id": lambda text: provider_errors.refuses_call_ids(dspy.LMServerError(text)),
     "a window": lambda text: provider_errors.read_window(dspy.LMServerError(text)),

@@ -13,9 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from sextant.tools.models.answers import values
 from sextant.tools.models.answers.checks import InvalidAnswer
-from sextant.tools.models.answers.values import fold_name
+from sextant.tools.models.answers.fields import find_id, fold_name, read_text
 from sextant.tools.platform import files
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.schemas import NESTED, is_shallow
@@ -56,7 +55,7 @@ def _refuse_boolean(value: Any) -> Any:
 
 def _read_text(value: Any) -> str:
     """Read a text, without halves of surrogate pairs, which an index may not take."""
-    return replace_surrogates(values.read_text(value))
+    return replace_surrogates(read_text(value))
 
 
 def _read_any_text(value: Any) -> str:
@@ -71,7 +70,7 @@ def _read_id(value: Any) -> str:
     if isinstance(value, str):
         value = files.read_object(value) or value
     if isinstance(value, Mapping):
-        value = values.find_id(value)
+        value = find_id(value)
     return _read_text(value)
 
 

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from sextant.tools.models.answers.values import convert
+from sextant.tools.models.answers.fields import convert
 
 _EDGES = " \t\r\n.,;:!?*#`\"'()[]{}<>\u2018\u2019\u201c\u201d"
 _LABELS = r"(?:documents?|docs?|passages?|ids?|identifiers?|numbers?|no)"

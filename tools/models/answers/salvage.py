@@ -28,10 +28,15 @@ from sextant.tools.models.answers.checks import (
     schema_constraints,
 )
 from sextant.tools.models.answers.faults import copies_prompt
-from sextant.tools.models.answers.fields import UNREADABLE, find_fields, read_field
+from sextant.tools.models.answers.fields import (
+    UNREADABLE,
+    FieldValues,
+    convert_items,
+    find_fields,
+    find_items,
+    read_field,
+)
 from sextant.tools.models.answers.ids import Ids
-from sextant.tools.models.answers.schema import FieldValues
-from sextant.tools.models.answers.values import convert_items, find_items
 from sextant.tools.models.call_context import CallContext
 from sextant.tools.models.dspy_internals import apply_output_field_defaults
 from sextant.tools.platform.number_format import abbreviate
@@ -60,7 +65,7 @@ def salvage(
     text = context.answer.text
     if is_cut:
         text = _MARKER_BEGINNING.sub("", text)
-    parts = parsed or find_fields(signature, text)
+    parts = parsed or find_fields(signature, text, context.inputs)
     reader = _Reader(signature, context, text)
     own = FieldValues()
     for name, part in parts.items():
@@ -112,6 +117,7 @@ class _Reader:
     def __init__(self, signature: Any, context: CallContext, text: str) -> None:
         self.unknown_ids = set[str]()
         self._types = {name: field.annotation for name, field in signature.output_fields.items()}
+        self._inputs = context.inputs
         self._text = text.rstrip(" \t")
         self._constraints = schema_constraints(context.checks)
         self._shown_ids = dict[str, Ids]()
@@ -126,7 +132,7 @@ class _Reader:
         annotation = self._types[name]
         if get_origin(annotation) is list:
             return self._read_list(name, part, is_cut=is_cut)
-        value = read_field(annotation, part, self._constraints.get(name))
+        value = read_field(annotation, part, self._constraints.get(name), self._inputs)
         if annotation is str:
             return value.strip()
         if is_cut and not self._text.endswith(_WHOLE_END[False]):

@@ -8,7 +8,7 @@ import dspy
 import pydantic
 from typing_extensions import TypedDict
 
-FieldValues = dict[str, Any]  # by the name of a field
+from sextant.tools.models.answers.fields import FieldValues
 
 # DSPy's two forms of prompts and answers.
 MARKER_FORM = dspy.ChatAdapter()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from sextant.tools.models.answers.text_calls import (
+from sextant.tools.models.answers.fields import (
     find_tool,
     has_declarations,
     has_marks,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from sextant.tools.models.answers.values import RepairBudget, TooBroken, convert, repair_json
+from sextant.tools.models.answers.fields import RepairBudget, TooBroken, convert, repair_json
 
 
 class Verdict(pydantic.BaseModel):
