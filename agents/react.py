@@ -27,10 +27,14 @@ from sextant.agents.graph import Agent, NodeContext, build_graph
 from sextant.programs.base import QuerySignature
 from sextant.programs.search_tools import SearchTools, Tool
 from sextant.tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
-from sextant.tools.models import call_context, context_window
+from sextant.tools.models import context_window
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.answers.checks import InvalidAnswer, UnusableAnswer
-from sextant.tools.models.answers.faults import (
+from sextant.tools.models.answers.checks import (
+    InvalidAnswer,
+    PredictorCall,
+    UnusableAnswer,
+    changed_call,
+    expose_call,
     is_refusal,
     looks_like_refusal,
     note_prompt_leak,
@@ -123,7 +127,7 @@ class _ReactNodes(NodeContext):
             self.session.charge(Usage(repairs=1))
         # A call of `finish` names the selected documents; an id has fewer tokens than characters.
         answer_tokens = _STEP_TOKENS + sum(len(doc_id) + 10 for doc_id in self.desk.selected)
-        with call_context.changed(answer_tokens=answer_tokens):
+        with changed_call(answer_tokens=answer_tokens):
             turn = self.program.take_turn(self.query, self.desk, turns)
         thought = turn["thought"].strip()
         if thought and not has_declarations(thought):
@@ -302,10 +306,10 @@ class React(Agent):
         messages = make_messages(_count_forgotten(desk, turns, fits))
         context_window.check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
-        call = call_context.PredictorCall(
+        call = PredictorCall(
             None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)}
         )
-        with call_context.expose_call(call):  # for the engine without a model
+        with expose_call(call):  # for the engine without a model
             message = model.converse(messages, tools)
         note_prompt_leak(
             instructions,

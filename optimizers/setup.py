@@ -38,7 +38,7 @@ from sextant.tools import retrievers
 from sextant.tools.errors import AbortCompilation, RunIncomplete, SextantError, UsageError
 from sextant.tools.models import language_model
 from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.call_context import Rules
+from sextant.tools.models.answers.checks import Rules
 from sextant.tools.models.model_spec import parse
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.models.secrets import redact

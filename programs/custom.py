@@ -45,9 +45,14 @@ from sextant.programs.search_tools import (
 )
 from sextant.tools import plugins, session
 from sextant.tools.errors import OwnCodeFailed, SextantError, UsageError
-from sextant.tools.models import call_context, offline_rules
+from sextant.tools.models import offline_rules
 from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.answers.checks import InvalidAnswer
+from sextant.tools.models.answers.checks import (
+    InvalidAnswer,
+    PredictorCall,
+    current_call,
+    update_call,
+)
 from sextant.tools.models.answers.fields import is_tool_calls
 from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.platform.threads import (
@@ -233,7 +238,7 @@ class GuessingRules(dict[str, Any]):
 
 
 def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
-    call: Any = call_context.current().predictor_call
+    call: Any = current_call().predictor_call
     annotation = call.signature.output_fields[name].annotation
     texts = {key: str(input_) for key, input_ in inputs.items()}
     query_texts = [texts[key] for key in ("description", *QUERY) if key in texts] or [
@@ -638,16 +643,14 @@ class _CallPublisher(BaseCallback):
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Publish a call before its prompt is made, once: an adapter may call another's method in its own."""
         if not isinstance(instance, Adapter) and "signature" in inputs:
-            call_context.update(
-                predictor_call=call_context.PredictorCall(
-                    instance, inputs["signature"], inputs["inputs"]
-                )
+            update_call(
+                predictor_call=PredictorCall(instance, inputs["signature"], inputs["inputs"])
             )
 
     def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Take it back once there is an answer."""
         if not isinstance(instance, Adapter):
-            call_context.update(predictor_call=None)
+            update_call(predictor_call=None)
 
 
 class _ForeignCallCounter(BaseCallback):

@@ -22,8 +22,8 @@ from sextant.programs.search_tools import convert_arguments, make_tools
 from sextant.tools import plugins as names
 from sextant.tools.errors import OwnCodeFailed, UsageError
 from sextant.tools.models.answers.call_ids import identify
+from sextant.tools.models.answers.checks import PredictorCall, expose_call
 from sextant.tools.models.answers.fields import ToolCalls, find_tool, read_arguments
-from sextant.tools.models.call_context import PredictorCall, expose_call
 from sextant.tools.models.prompting import ask
 from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.threads import EventLoop, run_coroutine

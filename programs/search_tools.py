@@ -21,9 +21,8 @@ import dspy
 
 from sextant.tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from sextant.tools.models import context_window
-from sextant.tools.models.answers.checks import InvalidAnswer
+from sextant.tools.models.answers.checks import Ids, InvalidAnswer
 from sextant.tools.models.answers.fields import convert, fold_name
-from sextant.tools.models.answers.ids import Ids
 from sextant.tools.models.dspy_internals import dotdict
 from sextant.tools.models.passages import escape_markers
 from sextant.tools.platform.threads import REMEDY

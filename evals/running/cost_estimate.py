@@ -38,9 +38,9 @@ from sextant.programs.base import Program
 from sextant.tools import retrievers, session
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, RunIncomplete
-from sextant.tools.models import call_context, context_window, offline_engine
+from sextant.tools.models import context_window, offline_engine
 from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.call_context import LastAnswer
+from sextant.tools.models.answers.checks import LastAnswer, update_call
 from sextant.tools.models.language_model import ConnectedModel
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, queries
@@ -364,7 +364,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         first = outputs[0] if outputs else ""
         text = str(first.get("text") or "") if isinstance(first, dict) else str(first)
         self._book(messages or [{"content": prompt}], [], [text])
-        call_context.update(answer=LastAnswer(text))
+        update_call(answer=LastAnswer(text))
         return outputs
 
     def converse(self, messages: Sequence[JsonMapping], tools: Sequence[JsonMapping]) -> JsonObject:

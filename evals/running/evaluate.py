@@ -53,7 +53,7 @@ from sextant.evals.scoring.score_table import lay_out_scores
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError, UsageError
 from sextant.tools.models import language_model
-from sextant.tools.models.call_context import Rules
+from sextant.tools.models.answers.checks import Rules
 from sextant.tools.models.call_limits import Budget, ConcurrencyLimiter
 from sextant.tools.models.model_spec import ModelSettings, check_key
 from sextant.tools.models.run_resources import QUERY_SECONDS, RunResources

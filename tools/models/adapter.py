@@ -18,37 +18,36 @@ from typing import Any
 import dspy
 
 from sextant.tools import session
-from sextant.tools.models import call_context, context_window
+from sextant.tools.models import context_window
 from sextant.tools.models.answers.checks import (
+    JSON_FORM,
+    SIGNATURES_CACHED,
     InvalidAnswer,
+    PredictorCall,
+    Repair,
     UnusableAnswer,
-    find_ids,
-    run_checks,
-    schema_constraints,
-)
-from sextant.tools.models.answers.faults import (
+    answer_form,
+    bound_schema,
     broken_off,
+    changed_call,
+    current_call,
     cut_off,
     ends_inside_list,
     fault_of,
     find_copied,
+    find_ids,
+    inline_schema,
     is_broken_off,
     is_whole,
     make_repair,
+    make_schema,
     note_prompt_leak,
+    run_checks,
+    schema_constraints,
     write_request,
 )
 from sextant.tools.models.answers.fields import FieldValues, ToolCalls, read_answer
 from sextant.tools.models.answers.salvage import Part, describe, salvage
-from sextant.tools.models.answers.schema import (
-    JSON_FORM,
-    SIGNATURES_CACHED,
-    answer_form,
-    bound_schema,
-    inline_schema,
-    make_schema,
-)
-from sextant.tools.models.call_context import PredictorCall, Repair
 from sextant.tools.models.dspy_internals import translate_field_type
 from sextant.tools.records import Usage
 
@@ -114,7 +113,7 @@ class Adapter(dspy.ChatAdapter):
         PromptTooLong if the model's window has no room for it.
         """
         messages: _Rows = super().format(signature, demos, inputs)
-        context = call_context.current()
+        context = current_call()
         repair = context.repair
         if repair is None:
             return messages
@@ -143,7 +142,7 @@ class Adapter(dspy.ChatAdapter):
 
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer in either form, of which DSPy reads what it can."""
-        context = call_context.current()
+        context = current_call()
         bounds = schema_constraints(context.checks)
         return read_answer(signature, completion, bounds, context.inputs)
 
@@ -175,7 +174,7 @@ class _CheckedCall:
         of the answers can be used.
         """
         self._latest = []
-        with call_context.changed(predictor_call=self._predictor_call, repair=self._repair):
+        with changed_call(predictor_call=self._predictor_call, repair=self._repair):
             try:
                 yield settings | self._schema_setting()
             except dspy.LMUnsupportedFeatureError as error:
@@ -193,7 +192,7 @@ class _CheckedCall:
             return {}
         self._schema = make_schema(self._signature)
         if self._schema and self._lm.server.kind.bounds:
-            context = call_context.current()
+            context = current_call()
             constraints = schema_constraints(context.checks)
             was_cut_off = self._fault is not None and self._fault.kind == "cut off"
             max_tokens = context_window.max_output_tokens()
@@ -210,7 +209,7 @@ class _CheckedCall:
     def accept(self, answers: _Rows) -> None:
         """Check the answers of a request, and finish the call. InvalidAnswer if they cannot be used."""
         self._latest = answers
-        context = call_context.current()
+        context = current_call()
         if is_broken_off(context.answer.finish) and not is_whole(context.answer.text):
             raise broken_off(context.answer)
         for answer in answers:
@@ -235,7 +234,7 @@ class _CheckedCall:
 
         UnusableAnswer if no part of either answer can be used.
         """
-        context = call_context.current()
+        context = current_call()
         answer = context.answer
         # The answer may have no fields at all, but the prompt.
         note_prompt_leak(self._signature.__doc__, [answer.text])

@@ -31,13 +31,18 @@ from sextant.tools.errors import (
     UsageError,
     check_docstrings,
 )
-from sextant.tools.models import call_context, context_window, offline_engine, provider_errors
+from sextant.tools.models import context_window, offline_engine, provider_errors
 from sextant.tools.models import model_spec as models
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.call_ids import identify, shorten_ids
-from sextant.tools.models.answers.faults import COMPLETED
+from sextant.tools.models.answers.checks import (
+    COMPLETED,
+    LastAnswer,
+    Rules,
+    current_call,
+    update_call,
+)
 from sextant.tools.models.answers.fields import find_tool, read_calls
-from sextant.tools.models.call_context import LastAnswer, Rules
 from sextant.tools.models.client import DEADLINE, ModelClient
 from sextant.tools.models.context_window import Message
 from sextant.tools.models.dspy_internals import (
@@ -280,7 +285,7 @@ class LanguageModel(dspy.LM):
             ]
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
-        call_context.update(answer=LastAnswer(str(text or ""), answer.finish))
+        update_call(answer=LastAnswer(str(text or ""), answer.finish))
         answer = answer._replace(outputs=outputs)
         self._remember(call, answer)
         return answer
@@ -528,7 +533,7 @@ class LanguageModel(dspy.LM):
         """
         if limit is None:
             return _AnswerLimits(None, None)
-        good = call_context.current().answer_tokens or limit
+        good = current_call().answer_tokens or limit
         if limit == self.limit:
             limit = max(limit, min(good, self.largest_limit or good))
         whole = context_window.remaining_tokens(messages, limit, self.window)
@@ -588,8 +593,8 @@ class LanguageModel(dspy.LM):
 
 
 async def _await_call(call: Callable[[], Any]) -> Any:
-    returned, answered = await asyncio.to_thread(lambda: (call(), call_context.current().answer))
-    call_context.update(answer=answered)
+    returned, answered = await asyncio.to_thread(lambda: (call(), current_call().answer))
+    update_call(answer=answered)
     return returned
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
 from sextant.tools.errors import UsageError
-from sextant.tools.models import call_context
-from sextant.tools.models.call_context import Rules
+from sextant.tools.models.answers.checks import Rules, current_call
 from sextant.tools.session import SharedOnDeepcopy
 from sextant.tools.text import TermStatistics
 
@@ -38,7 +37,7 @@ class OfflineEngine(SharedOnDeepcopy):
 
     def fill(self) -> dict[str, Any]:
         """Return the output fields of the present call, each written by its rule."""
-        context = call_context.current()
+        context = current_call()
         call = context.predictor_call
         if call is None:
             raise UsageError(
@@ -57,7 +56,7 @@ class OfflineEngine(SharedOnDeepcopy):
 
     def write(self) -> str:
         """Return the answer to the present call, in the form of DSPy's adapter."""
-        call = call_context.current().predictor_call
+        call = current_call().predictor_call
         if call is None:
             return ""
         return str(call.adapter.format_assistant_message_content(call.signature, self.fill()))

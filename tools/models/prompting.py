@@ -23,7 +23,6 @@ import dspy
 
 from sextant.tools import session
 from sextant.tools.lenses import LENSES, Lens, get_lens
-from sextant.tools.models import call_context
 from sextant.tools.models.answer_length import max_answer_tokens, predict
 from sextant.tools.models.answers.checks import (
     AnswerCheck,
@@ -31,6 +30,8 @@ from sextant.tools.models.answers.checks import (
     InvalidAnswer,
     Outputs,
     UnusableAnswer,
+    changed_call,
+    current_call,
     filled,
     require_in_range,
     require_known_ids,
@@ -110,9 +111,9 @@ def ask(
     answer_checks = tuple(
         check if isinstance(check, AnswerCheck) else AnswerCheck(check) for check in checks
     )
-    answer_tokens = max_answer_tokens(predictor, inputs) or call_context.current().answer_tokens
+    answer_tokens = max_answer_tokens(predictor, inputs) or current_call().answer_tokens
     context = {"checks": answer_checks, "answer_tokens": answer_tokens, "fallback": fallback or {}}
-    with call_context.changed(**context):
+    with changed_call(**context):
         try:
             return predictor(**inputs)
         except UnusableAnswer as error:

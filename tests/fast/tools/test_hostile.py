@@ -13,8 +13,9 @@ from sextant.evals.running.request import find_retrievers, parse_parameters
 from sextant.programs import PROGRAMS
 from sextant.programs.multihop import MultiHop, ReadPassages
 from sextant.tools.corpus import Corpus
-from sextant.tools.models import call_context, language_model, offline_engine
+from sextant.tools.models import language_model, offline_engine
 from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answers.checks import current_call, using_rules
 from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.models.passages import Passage, escape_markers
 from sextant.tools.models.run_resources import RunResources
@@ -79,14 +80,14 @@ class Watched(offline_engine.OfflineEngine):
         self.obeying = Lock()
 
     def complete(self, request):
-        self.prompts.append((call_context.current().predictor_call, request))
+        self.prompts.append((current_call().predictor_call, request))
         if not self.obeys:
             return super().complete(request)
-        call = call_context.current().predictor_call
+        call = current_call().predictor_call
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
-            rules = call_context.current().rules.items()
-            with call_context.using_rules(
+            rules = current_call().rules.items()
+            with using_rules(
                 {name: lambda *given, of=of: obeyed(of(*given), hostile) for name, of in rules}
             ):
                 return super().complete(request)

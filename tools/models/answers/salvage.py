@@ -22,12 +22,14 @@ from copy import deepcopy
 from typing import Any, NamedTuple, get_origin
 
 from sextant.tools.models.answers.checks import (
+    CallContext,
+    Ids,
     InvalidAnswer,
     accept_any,
+    copies_prompt,
     run_checks,
     schema_constraints,
 )
-from sextant.tools.models.answers.faults import copies_prompt
 from sextant.tools.models.answers.fields import (
     UNREADABLE,
     FieldValues,
@@ -36,8 +38,6 @@ from sextant.tools.models.answers.fields import (
     find_items,
     read_field,
 )
-from sextant.tools.models.answers.ids import Ids
-from sextant.tools.models.call_context import CallContext
 from sextant.tools.models.dspy_internals import apply_output_field_defaults
 from sextant.tools.platform.number_format import abbreviate
 

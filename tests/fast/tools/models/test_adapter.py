@@ -138,7 +138,8 @@ before = snapshot()
 level = logging.getLogger("dspy.clients.lm").level
 adapter = dspy.settings.adapter
 
-from sextant.tools.models import call_context, language_model
+from sextant.tools.models import language_model
+from sextant.tools.models.answers import checks
 from sextant.tools.models.adapter import Adapter
 
 with dspy.context(lm=dspy.utils.DummyLM([{"ids": "[1]"}]), adapter=Adapter()):

@@ -7,7 +7,7 @@ import pytest
 
 from sextant.programs.query_rewriting import RewriteDescription
 from sextant.tools.models import language_model
-from sextant.tools.models.answers.faults import COMPLETED
+from sextant.tools.models.answers.checks import COMPLETED
 from sextant.tools.models.provider_response import part_thoughts
 from sextant.tools.models.server_detection import KINDS
 from sextant.tools.records import Usage

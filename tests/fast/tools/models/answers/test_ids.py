@@ -2,7 +2,7 @@
 
 import pytest
 
-from sextant.tools.models.answers.ids import Ids
+from sextant.tools.models.answers.checks import Ids
 
 SHOWN = ["101", "102", "DOC-3", "051", "d 1", "7", "a/b"]
 MEANT = {

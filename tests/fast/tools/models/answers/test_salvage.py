@@ -6,18 +6,21 @@ import dspy
 import pydantic
 import pytest
 
-from sextant.tools.models import call_context
 from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import (
+    CallContext,
+    LastAnswer,
+    PredictorCall,
+    changed_call,
+    copies_prompt,
+    ends_inside_list,
     filled,
     require_in_range,
     require_known_ids,
     require_known_row_ids,
     state_most_items,
 )
-from sextant.tools.models.answers.faults import copies_prompt, ends_inside_list
 from sextant.tools.models.answers.salvage import salvage
-from sextant.tools.models.call_context import CallContext, LastAnswer, PredictorCall
 from sextant.tools.models.passages import Passage
 
 
@@ -60,7 +63,7 @@ def part(text, *, cut=True, names=tuple(WHOLE), fallback=EMPTY):
         predictor_call=call,
         answer=LastAnswer(text, "length" if cut else "stop"),
     )
-    with call_context.changed(**{name: getattr(context, name) for name in context.__slots__}):
+    with changed_call(**{name: getattr(context, name) for name in context.__slots__}):
         found = salvage(signature, context, None, is_cut=cut)
     return found and found.values
 

@@ -19,17 +19,15 @@ from sextant.programs.pointwise import ThinkThenScore
 from sextant.tools.models import language_model
 from sextant.tools.models.adapter import Adapter, _system_message
 from sextant.tools.models.answers.checks import (
-    require_known_ids,
-    require_known_row_ids,
-    schema_constraints,
-    state_most_items,
-)
-from sextant.tools.models.answers.schema import (
     JSON_FORM,
     MARKER_FORM,
     bound_schema,
     inline_schema,
     make_schema,
+    require_known_ids,
+    require_known_row_ids,
+    schema_constraints,
+    state_most_items,
 )
 from sextant.tools.models.model_spec import ServerInfo
 from sextant.tools.models.server_detection import KINDS

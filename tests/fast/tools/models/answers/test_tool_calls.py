@@ -15,8 +15,8 @@ from sextant.agents.react import NextStep, _ReactTools
 from sextant.programs.search_tools import make_tools
 from sextant.tools.models import adapter
 from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.answers.checks import JSON_FORM, MARKER_FORM
 from sextant.tools.models.answers.fields import ToolCalls
-from sextant.tools.models.answers.schema import JSON_FORM, MARKER_FORM
 from sextant.tools.records import Query
 from sextant.tools.session import Toolbox
 

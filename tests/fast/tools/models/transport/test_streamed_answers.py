@@ -13,7 +13,7 @@ from openai_server import streamed
 
 from sextant.tools.errors import UsageError
 from sextant.tools.models import language_model, model_spec, secrets
-from sextant.tools.models.answers.faults import COMPLETED
+from sextant.tools.models.answers.checks import COMPLETED
 from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.model_spec import ModelSettings
 from sextant.tools.models.run_resources import RunResources
