@@ -30,8 +30,7 @@ from sextant.tools.models.answers.checks import (
     Outputs,
     state_most_items,
 )
-from sextant.tools.models.passages import Passage
-from sextant.tools.models.prompting import ask, predict, with_advice
+from sextant.tools.models.prompting import Passage, ask, predict, with_advice
 
 
 class SubQuestion(pydantic.BaseModel):

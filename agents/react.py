@@ -27,7 +27,6 @@ from sextant.agents.graph import Agent, NodeContext, build_graph
 from sextant.programs.base import QuerySignature
 from sextant.programs.search_tools import SearchTools, Tool
 from sextant.tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
-from sextant.tools.models import context_window
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import (
     InvalidAnswer,
@@ -48,10 +47,10 @@ from sextant.tools.models.answers.fields import (
     has_marks,
     read_arguments,
 )
-from sextant.tools.models.context_window import Message
 from sextant.tools.models.language_model import CALLS_IN_TEXT
-from sextant.tools.models.prompting import ask
+from sextant.tools.models.prompting import ask, check_room, prompt_fits, usable_context
 from sextant.tools.models.provider_response import is_cut
+from sextant.tools.models.tokens import Message, count_tokens
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage
 
 _STEP_TOKENS = 800  # of a good answer: a thought and a few calls
@@ -228,7 +227,7 @@ class React(Agent):
         }
 
         def fits(forgotten: int) -> bool:
-            return context_window.prompt_fits(
+            return prompt_fits(
                 self.next_step,
                 **inputs,
                 history=_tell_history(turns, forgotten),
@@ -296,15 +295,14 @@ class React(Agent):
             return _merge_user_messages(messages)
 
         def fits(forgotten: int) -> bool:
-            room = context_window.usable_context()
+            room = usable_context()
             return (
                 room is None
-                or context_window.tokens(json.dumps([make_messages(forgotten), tools])) + 4096
-                <= room
+                or count_tokens(json.dumps([make_messages(forgotten), tools])) + 4096 <= room
             )
 
         messages = make_messages(_count_forgotten(desk, turns, fits))
-        context_window.check_room([{"content": json.dumps([messages, tools])}], "conversation")
+        check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
         call = PredictorCall(
             None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)}

@@ -28,8 +28,7 @@ from sextant.tools.errors import require_at_least
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import filled, require_known_row_ids, state_most_items
-from sextant.tools.models.passages import Passage
-from sextant.tools.models.prompting import FallbackPrediction, ask, predict, with_advice
+from sextant.tools.models.prompting import FallbackPrediction, Passage, ask, predict, with_advice
 from sextant.tools.retrievers.expressions import Expressions
 from sextant.tools.retrievers.fusion import reciprocal_rank_fusion
 

@@ -31,10 +31,11 @@ from sextant.evals import evaluate
 from sextant.programs import PROGRAMS
 from sextant.tools import retrievers
 from sextant.tools.errors import SextantError, UsageError
-from sextant.tools.models import context_window, offline_engine
-from sextant.tools.models.adapter import Adapter
+from sextant.tools.models import offline_engine
 from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.prompting import Adapter
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.tokens import count_tokens
 from sextant.tools.platform.cli import (
     CommandParser,
     positive,
@@ -153,7 +154,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     class Counting(offline_engine.OfflineEngine):
         def complete(self, request: Any) -> Any:
             texts = [request.system or "", *(message.text or "" for message in request.messages)]
-            prompts.append(sum(context_window.tokens(str(text)) for text in texts))
+            prompts.append(sum(count_tokens(str(text)) for text in texts))
             return super().complete(request)
 
     constructor = find_program(name)

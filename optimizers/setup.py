@@ -37,9 +37,9 @@ from sextant.programs.compiled import Compiled, read
 from sextant.tools import retrievers
 from sextant.tools.errors import AbortCompilation, RunIncomplete, SextantError, UsageError
 from sextant.tools.models import language_model
-from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import Rules
 from sextant.tools.models.model_spec import parse
+from sextant.tools.models.prompting import Adapter
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.models.secrets import redact
 from sextant.tools.platform import files

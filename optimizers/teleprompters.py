@@ -32,9 +32,8 @@ from sextant.programs.compiled import (
 )
 from sextant.tools import plugins
 from sextant.tools.errors import UnknownName, UsageError
-from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.dspy_internals import InstructionProposer
-from sextant.tools.models.prompting import with_instructions
+from sextant.tools.models.prompting import Adapter, with_instructions
 from sextant.tools.platform.terminal import first_sentence
 
 # An option that `-O name=value` may set -> its values at light, medium and heavy effort.

@@ -9,7 +9,7 @@ import dspy
 
 from sextant.tools.errors import LimitReached, UsageError
 from sextant.tools.models.answers.checks import using_rules
-from sextant.tools.models.passages import DESCRIPTION
+from sextant.tools.models.prompting import DESCRIPTION
 from sextant.tools.records import Query, Submission
 from sextant.tools.session import Toolbox
 

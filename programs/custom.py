@@ -46,7 +46,6 @@ from sextant.programs.search_tools import (
 from sextant.tools import plugins, session
 from sextant.tools.errors import OwnCodeFailed, SextantError, UsageError
 from sextant.tools.models import offline_rules
-from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import (
     InvalidAnswer,
     PredictorCall,
@@ -55,6 +54,7 @@ from sextant.tools.models.answers.checks import (
 )
 from sextant.tools.models.answers.fields import is_tool_calls
 from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.prompting import Adapter
 from sextant.tools.platform.threads import (
     REMEDY,
     EventLoop,

@@ -41,13 +41,16 @@ from sextant.tools.errors import UsageError, require_at_least
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import filled
-from sextant.tools.models.context_window import fit_length, prompt_fits
-from sextant.tools.models.passages import Passage, escape_markers, show_passages
 from sextant.tools.models.prompting import (
     FallbackPrediction,
+    Passage,
     ask,
     empty_outputs,
+    escape_markers,
+    fit_length,
     predict,
+    prompt_fits,
+    show_passages,
     with_advice,
 )
 from sextant.tools.platform.files import InputFilePath

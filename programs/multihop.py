@@ -19,8 +19,7 @@ from sextant.tools.errors import require_at_least
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import filled
-from sextant.tools.models.passages import Passage
-from sextant.tools.models.prompting import ask, predict, with_advice
+from sextant.tools.models.prompting import Passage, ask, predict, with_advice
 from sextant.tools.records import Query, Submission
 from sextant.tools.session import Session
 

@@ -1,7 +1,7 @@
 """Documents found, read and ordered by a model, in as few calls as its window allows, with
 its notes next to them.
 
-Passages are cut in tools/models/passages.py.
+Passages are cut in tools/models/prompting.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -13,26 +13,24 @@ import pydantic
 
 from sextant.programs.base import QuerySignature
 from sextant.tools.errors import LimitReached
-from sextant.tools.models import context_window
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import (
     AnswerCheck,
     require_known_ids,
     require_known_row_ids,
 )
-from sextant.tools.models.passages import (
+from sextant.tools.models.prompting import (
     SHORTEST_TEXT,
+    FallbackPrediction,
     Passage,
+    ask,
+    empty_outputs,
     escape_markers,
     fit_notes,
     passage_batches,
-    show_passages,
-)
-from sextant.tools.models.prompting import (
-    FallbackPrediction,
-    ask,
-    empty_outputs,
     predict,
+    prompt_fits,
+    show_passages,
     with_advice,
 )
 from sextant.tools.records import Hits, Query
@@ -199,7 +197,7 @@ def batch_passages(
     `chars` is the number of characters of each, 0 for all. A batch is recorded as shown when it is
     yielded.
     """
-    fits = partial(context_window.prompt_fits, predictor, **inputs)
+    fits = partial(prompt_fits, predictor, **inputs)
     unread = list(doc_ids)
     for passages in passage_batches(
         session,
@@ -261,7 +259,7 @@ def show_in_one_call(
         session,
         doc_ids,
         chars,
-        lambda passages: context_window.prompt_fits(
+        lambda passages: prompt_fits(
             predictor,
             **inputs,
             passages=passages,
@@ -300,7 +298,7 @@ def fit_recent_notes(
 ) -> dict[str, Any]:
     """Add the latest notes as the input `name`: half of the room at most, so that passages fit next to them."""
     fits = partial(
-        context_window.prompt_fits,
+        prompt_fits,
         predictor,
         **inputs,
         passages=[],
@@ -316,7 +314,7 @@ def with_notes(
     **inputs: Any,
 ) -> dict[str, Any]:
     """Add the latest notes that fit as the input `name` of a call that shows no passages."""
-    fits = partial(context_window.prompt_fits, predictor, **inputs)
+    fits = partial(prompt_fits, predictor, **inputs)
     return {**inputs, name: fit_notes(session, notes, lambda recent: fits(**{name: recent}))}
 
 
@@ -329,7 +327,7 @@ def with_search_history(
     **inputs: Any,
 ) -> dict[str, Any]:
     """Return the inputs of a call that writes a search, with the latest earlier searches and notes that fit."""
-    fits = partial(context_window.prompt_fits, predictor, **inputs)
+    fits = partial(prompt_fits, predictor, **inputs)
     label = "earlier searches"
     earlier = fit_notes(
         session, searches, lambda recent: fits(earlier_searches=recent, **{name: []}), what=label

@@ -18,8 +18,14 @@ from sextant.programs.passage_reading import UNFOUND, find_candidates, show_in_o
 from sextant.tools.errors import LimitReached, require_at_least
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import filled, require_in_range, state_most_items
-from sextant.tools.models.passages import DESCRIPTION, Passage
-from sextant.tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
+from sextant.tools.models.prompting import (
+    DESCRIPTION,
+    FallbackPrediction,
+    Passage,
+    ask,
+    empty_outputs,
+    predict,
+)
 from sextant.tools.records import Hits, Query, Submission
 from sextant.tools.retrievers.expressions import Expression
 from sextant.tools.session import Session

@@ -20,11 +20,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import dspy
 
 from sextant.tools.errors import DocumentNotFound, SessionRefusal, UsageError
-from sextant.tools.models import context_window
 from sextant.tools.models.answers.checks import Ids, InvalidAnswer
 from sextant.tools.models.answers.fields import convert, fold_name
 from sextant.tools.models.dspy_internals import dotdict
-from sextant.tools.models.passages import escape_markers
+from sextant.tools.models.prompting import cut_to_share, escape_markers
 from sextant.tools.platform.threads import REMEDY
 from sextant.tools.records import Query, Snippet, Submission
 from sextant.tools.session import UNFOUND_ID, Session, current
@@ -152,7 +151,7 @@ class SearchTools:
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
-        fit = partial(context_window.cut_to_share, share=A_READING)
+        fit = partial(cut_to_share, share=A_READING)
         doc_id = Ids(self.best_rank).find(doc_id) or doc_id
         try:
             return self.read_once(doc_id, self.read_chars, fit=fit)

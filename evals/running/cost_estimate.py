@@ -38,10 +38,11 @@ from sextant.programs.base import Program
 from sextant.tools import retrievers, session
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, RunIncomplete
-from sextant.tools.models import context_window, offline_engine
-from sextant.tools.models.adapter import Adapter
+from sextant.tools.models import offline_engine
 from sextant.tools.models.answers.checks import LastAnswer, update_call
 from sextant.tools.models.language_model import ConnectedModel
+from sextant.tools.models.prompting import Adapter, check_room
+from sextant.tools.models.tokens import count_tokens
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
@@ -358,7 +359,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Answer a predictor."""
-        context_window.check_room(messages or (), "prompt")  # as the real model does
+        check_room(messages or (), "prompt")  # as the real model does
         self._allow()
         outputs = super().__call__(prompt, messages=messages, **kwargs)
         first = outputs[0] if outputs else ""
@@ -411,8 +412,8 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
             text for function in requested for text in (function["name"], function["arguments"])
         ]
         call = CallTokens(
-            MESSAGE * len(messages) + sum(map(context_window.tokens, texts)),
-            sum(map(context_window.tokens, written)),
+            MESSAGE * len(messages) + sum(map(count_tokens, texts)),
+            sum(map(count_tokens, written)),
         )
         self.calls.append(call)
         if payer := session.current():

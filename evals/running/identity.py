@@ -65,7 +65,7 @@ _COMMAND_LINE = (
 # The engine without a model.
 _OFFLINE = ("sextant.tools.models.offline_engine", "sextant.tools.models.offline_rules")
 # Modules of every run: they open a task, build a retriever, write prompts and read answers.
-_ALWAYS = ("environments", "sextant.tools.retrievers", "sextant.tools.models.adapter")
+_ALWAYS = ("environments", "sextant.tools.retrievers", "sextant.tools.models.prompting")
 
 
 def run_config(

@@ -16,7 +16,7 @@ import dspy
 
 from sextant.environments.base import Environment
 from sextant.programs.compiled import to_json_values
-from sextant.tools.models.passages import escape_markers
+from sextant.tools.models.prompting import escape_markers
 from sextant.tools.records import Query
 from sextant.tools.retrievers.base import Retriever
 

@@ -23,7 +23,7 @@ from sextant.evals.scoring.metrics import (
     find_positions,
     is_pairwise,
 )
-from sextant.tools.models.passages import escape_markers
+from sextant.tools.models.prompting import escape_markers
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query, Trace, total
 from sextant.tools.text import content_words, sentences

@@ -15,8 +15,7 @@ import dspy
 from sextant.programs import passage_reading
 from sextant.programs.base import Program, QuerySignature
 from sextant.tools.models.answers.checks import filled
-from sextant.tools.models.passages import Passage
-from sextant.tools.models.prompting import ask, predict
+from sextant.tools.models.prompting import Passage, ask, predict
 from sextant.tools.records import Query, Submission
 
 CAUSES = {

@@ -11,8 +11,7 @@ import dspy
 import pydantic
 
 from sextant.tools.models.answers.checks import filled
-from sextant.tools.models.passages import escape_markers
-from sextant.tools.models.prompting import ask
+from sextant.tools.models.prompting import ask, escape_markers
 
 
 class ExampleDocuments(pydantic.BaseModel):

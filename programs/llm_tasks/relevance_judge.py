@@ -21,8 +21,7 @@ from sextant.programs.base import Program, QuerySignature
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import UnusableAnswer, require_known_row_ids
-from sextant.tools.models.passages import Passage
-from sextant.tools.models.prompting import ask, predict, with_advice
+from sextant.tools.models.prompting import Passage, ask, predict, with_advice
 from sextant.tools.records import Query, Submission
 
 HIGHEST = 2

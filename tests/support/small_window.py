@@ -4,7 +4,7 @@ import json
 
 from bad_server import Fault, told
 
-from sextant.tools.models import context_window
+from sextant.tools.models.tokens import count_tokens
 
 SPARE = 1.3  # tokens of a small model's tokenizer for each of ours
 
@@ -30,7 +30,7 @@ def refusing(window):
 
     def script(number, body):
         asked, answer = (
-            int(SPARE * context_window.tokens(json.dumps(body["messages"]))),
+            int(SPARE * count_tokens(json.dumps(body["messages"]))),
             body["max_tokens"],
         )
         if asked + answer <= window:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from sextant.tools.errors import ProviderRefused
-from sextant.tools.models import context_window, provider_errors
+from sextant.tools.models import provider_errors
 from sextant.tools.models.call_limits import LONGEST_WAIT, CallReservation, SpeedMeter
-from sextant.tools.models.context_window import Message
 from sextant.tools.models.provider_response import TIMEOUT, ProviderResponse, Send, read_report
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import secret_values
 from sextant.tools.models.storage.ledger import ModelResponse, Packed, split_and_compress
+from sextant.tools.models.tokens import Message, count_prompt_tokens
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Usage
@@ -176,7 +176,7 @@ class ModelClient(SharedOnDeepcopy):
         if self.window == before:  # else a call beside this one has learnt it meanwhile
             stated_window, stated_prompt, counted_prompt = (
                 *provider_errors.read_window(refusal),
-                context_window.count_prompt_tokens(messages),
+                count_prompt_tokens(messages),
             )
             window = stated_window or max(counted_prompt // 2, _SMALLEST)
             if stated_window and stated_prompt:

@@ -31,9 +31,8 @@ from sextant.tools.errors import (
     UsageError,
     check_docstrings,
 )
-from sextant.tools.models import context_window, offline_engine, provider_errors
 from sextant.tools.models import model_spec as models
-from sextant.tools.models.adapter import Adapter
+from sextant.tools.models import offline_engine, provider_errors
 from sextant.tools.models.answers.call_ids import identify, shorten_ids
 from sextant.tools.models.answers.checks import (
     COMPLETED,
@@ -44,7 +43,6 @@ from sextant.tools.models.answers.checks import (
 )
 from sextant.tools.models.answers.fields import find_tool, read_calls
 from sextant.tools.models.client import DEADLINE, ModelClient
-from sextant.tools.models.context_window import Message
 from sextant.tools.models.dspy_internals import (
     attributes,
     request_kwargs,
@@ -55,6 +53,7 @@ from sextant.tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from sextant.tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
 )
+from sextant.tools.models.prompting import Adapter, check_room, remaining_tokens
 from sextant.tools.models.provider_response import (
     LENGTH,
     RECOUNT_TOKENS,
@@ -65,6 +64,7 @@ from sextant.tools.models.provider_response import (
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.secrets import header_values
 from sextant.tools.models.storage.ledger import ModelResponse
+from sextant.tools.models.tokens import Message
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.records import Usage
 from sextant.tools.text import TermStatistics
@@ -113,7 +113,7 @@ class LanguageModel(dspy.LM):
         self.limit = (
             limit  # tokens of an answer with its reasoning; None is for an engine of our own
         )
-        # The most that a signature may ask for (tools/models/answer_length.py): of --max-tokens, or
+        # The most that a signature may ask for (tools/models/prompting.py): of --max-tokens, or
         # of the model, where `connect` has made this; None if neither is known
         self.largest_limit: int | None = None
         # DSPy names it by the model, and makes no reasoning model with a limit that it finds small.
@@ -215,7 +215,7 @@ class LanguageModel(dspy.LM):
     ) -> Iterator["_PreparedCall"]:
         """Yield a call for each completion that is wanted: it is counted, paid for and kept by itself."""
         # Programs have shortened by now what they can
-        context_window.check_room(messages or (), "prompt")
+        check_room(messages or (), "prompt")
         count = kwargs.pop("n", None) or 1
         if count == 1:
             yield self._prepare_call(prompt, messages, kwargs)
@@ -536,7 +536,7 @@ class LanguageModel(dspy.LM):
         good = current_call().answer_tokens or limit
         if limit == self.limit:
             limit = max(limit, min(good, self.largest_limit or good))
-        whole = context_window.remaining_tokens(messages, limit, self.window)
+        whole = remaining_tokens(messages, limit, self.window)
         return _AnswerLimits(whole, min(good, whole))
 
     def _note_thinking(self, answer: ModelResponse, limits: "_AnswerLimits") -> bool:

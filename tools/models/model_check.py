@@ -20,7 +20,6 @@ from sextant.tools.errors import ProviderRefused, RunIncomplete, SextantError, U
 from sextant.tools.models import provider_errors, server_detection
 from sextant.tools.models.answers.checks import UnusableAnswer
 from sextant.tools.models.call_limits import Budget, RetryPolicy, Speed
-from sextant.tools.models.context_window import PromptTooLong
 from sextant.tools.models.language_model import (
     CALLS_IN_TEXT,
     ConnectedModel,
@@ -29,6 +28,7 @@ from sextant.tools.models.language_model import (
     connect,
 )
 from sextant.tools.models.model_spec import check_key, parse
+from sextant.tools.models.prompting import PromptTooLong
 from sextant.tools.models.provider_response import is_cut
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.models.storage.ledger import ModelResponse

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sextant.tools.models.context_window import Message
 from sextant.tools.models.storage.ledger import Packed
+from sextant.tools.models.tokens import Message
 from sextant.tools.records import JsonObject
 
 # Why an answer ended, in the words of OpenAI's Chat Completions, whatever its server calls it: "stop",

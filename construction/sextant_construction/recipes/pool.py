@@ -23,7 +23,7 @@ from sextant.programs.llm_tasks.relevance_judge import RULES
 from sextant.tools.corpus import Corpus, digest_text
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.lenses import get_lens
-from sextant.tools.models.passages import escape_markers
+from sextant.tools.models.prompting import escape_markers
 from sextant.tools.records import Query
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant_construction import pool_judging, release, transfer

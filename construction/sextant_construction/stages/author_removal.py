@@ -8,7 +8,7 @@ from typing import Literal
 import dspy
 
 from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
-from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import Passage
 from sextant_construction.stages.stage_program import Inputs, StageQuestion
 
 LONGEST = 100  # characters of what is taken out: a name or a title, and no sentence

@@ -15,7 +15,7 @@ import dspy
 import pydantic
 
 from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
-from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import Passage
 from sextant.tools.text import TermStatistics, content_words, sentences, tokens
 from sextant_construction.stages.stage_program import Inputs, StageQuestion
 

@@ -10,7 +10,7 @@ from itertools import zip_longest
 import dspy
 
 from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
-from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import Passage
 from sextant.tools.text import TermStatistics, content_words
 from sextant_construction.stages.stage_program import Inputs, StageQuestion
 

@@ -12,7 +12,7 @@ import dspy
 
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
 from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
-from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import Passage
 from sextant.tools.text import TermStatistics, content_words
 from sextant_construction.stages.query_writing import COMMON, rephrase
 from sextant_construction.stages.stage_program import Inputs, StageQuestion

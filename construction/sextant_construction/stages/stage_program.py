@@ -23,8 +23,7 @@ from sextant.tools.models.answers.checks import (
     filled,
     require_known_row_ids,
 )
-from sextant.tools.models.passages import Passage, escape_markers
-from sextant.tools.models.prompting import ask
+from sextant.tools.models.prompting import Passage, ask, escape_markers
 from sextant.tools.plugins import load_object
 from sextant.tools.records import Document, Query, Submission
 from sextant.tools.retrievers.base import NullRetriever

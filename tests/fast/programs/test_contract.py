@@ -24,7 +24,7 @@ from sextant.tools.errors import UsageError
 from sextant.tools.lenses import LENSES
 from sextant.tools.models import language_model
 from sextant.tools.models import offline_rules as rules
-from sextant.tools.models.passages import escape_markers
+from sextant.tools.models.prompting import escape_markers
 from sextant.tools.plugins import load_object
 from sextant.tools.records import Document, Query, total
 from sextant.tools.retrievers import build

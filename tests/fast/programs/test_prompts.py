@@ -15,8 +15,7 @@ from sextant.programs import __main__ as module
 from sextant.programs.compiled import get_prompts
 from sextant.programs.multihop import MultiHop, NextSearch
 from sextant.programs.prompts import describe, read, write_toml
-from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.prompting import with_instructions
+from sextant.tools.models.prompting import Adapter, with_instructions
 from sextant.tools.plugins import load_object
 
 TEXT = st.text(

@@ -28,9 +28,8 @@ from sextant.evals.running.request import (
 from sextant.programs import DIFFERS, PROGRAMS, describe_deviations
 from sextant.tools.corpus import Corpus
 from sextant.tools.models import offline_engine
-from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.answer_length import max_answer_tokens
 from sextant.tools.models.language_model import LanguageModel
+from sextant.tools.models.prompting import Adapter, max_answer_tokens
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox

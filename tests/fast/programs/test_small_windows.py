@@ -10,9 +10,10 @@ from dspy.utils.callback import BaseCallback
 from sextant import environments
 from sextant.evals.running.request import SYSTEMS
 from sextant.tools.corpus import Corpus
-from sextant.tools.models import context_window, language_model
-from sextant.tools.models.context_window import PromptTooLong
+from sextant.tools.models import language_model
 from sextant.tools.models.model_spec import ModelSettings
+from sextant.tools.models.prompting import PromptTooLong
+from sextant.tools.models.tokens import count_prompt_tokens
 from sextant.tools.plugins import load_object
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
@@ -30,7 +31,7 @@ class Prompts(BaseCallback):
         self.sizes = []
 
     def on_lm_start(self, call_id, instance, inputs):
-        self.sizes.append(context_window.count_prompt_tokens(inputs["messages"]))
+        self.sizes.append(count_prompt_tokens(inputs["messages"]))
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,9 @@ from sextant.programs import PROGRAMS
 from sextant.programs.multihop import MultiHop, ReadPassages
 from sextant.tools.corpus import Corpus
 from sextant.tools.models import language_model, offline_engine
-from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import current_call, using_rules
 from sextant.tools.models.language_model import LanguageModel
-from sextant.tools.models.passages import Passage, escape_markers
+from sextant.tools.models.prompting import Adapter, Passage, escape_markers
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.plugins import load_object
 from sextant.tools.records import Document, Query

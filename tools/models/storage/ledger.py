@@ -50,7 +50,7 @@ from sextant.tools.platform.sqlite import LONGEST_WAIT, close_when_unused
 from sextant.tools.records import JsonObject, Usage, requests_json, usage_from_json, usage_json
 
 _PARTS = """
-CREATE _PARTS IF NOT EXISTS parts (
+CREATE TABLE IF NOT EXISTS parts (
     number INTEGER PRIMARY KEY,  -- texts lie in the order in which they came: by id, each would write a page anew
     id INTEGER NOT NULL UNIQUE,  -- 64 bits of BLAKE2b over the text
     text BLOB NOT NULL           -- compressed by Zstandard

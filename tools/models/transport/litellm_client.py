@@ -18,11 +18,11 @@ import dspy
 import httpx
 
 from sextant.tools.models import provider_errors
-from sextant.tools.models.context_window import mark_cacheable_prefix
 from sextant.tools.models.dspy_internals import chat_to_responses, error_boundary, litellm_errors
 from sextant.tools.models.model_spec import import_litellm, unsupported_reasoning_limit
 from sextant.tools.models.provider_response import ProviderResponse
 from sextant.tools.models.secrets import SECRET, redact, redact_nested
+from sextant.tools.models.tokens import mark_cacheable_prefix
 from sextant.tools.models.transport.http_client import ServerConnections, bounding, find_proxy
 from sextant.tools.models.transport.openai_client import Completion, read_completion
 from sextant.tools.platform.interrupts import start_thread

@@ -26,8 +26,6 @@ import orjson
 from sextant.tools.models import model_spec as models
 from sextant.tools.models import provider_errors, secrets, server_detection
 from sextant.tools.models.call_limits import retry_after
-from sextant.tools.models.context_window import Message, mark_cacheable_prefix
-from sextant.tools.models.context_window import tokens as count_tokens
 from sextant.tools.models.model_spec import (
     DEFAULTS,
     PROVIDERS,
@@ -43,6 +41,7 @@ from sextant.tools.models.provider_response import (
     read_report,
 )
 from sextant.tools.models.secrets import SECRET, header_values, redact_nested
+from sextant.tools.models.tokens import Message, count_tokens, mark_cacheable_prefix
 from sextant.tools.models.transport.http_client import (
     LARGEST,
     HttpClient,

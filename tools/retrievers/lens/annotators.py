@@ -21,12 +21,22 @@ from typing_extensions import TypedDict
 
 from sextant.tools import lenses, schemas
 from sextant.tools.errors import BudgetReached, DataError, RunIncomplete, SextantError, UsageError
-from sextant.tools.models import context_window, language_model, model_spec, prompting
-from sextant.tools.models.adapter import Adapter
+from sextant.tools.models import language_model, model_spec
 from sextant.tools.models.answers.checks import UnusableAnswer, require_known_ids
-from sextant.tools.models.passages import Passage, escape_markers, passage_batches
+from sextant.tools.models.prompting import (
+    Adapter,
+    Outputs,
+    Passage,
+    ask,
+    escape_markers,
+    passage_batches,
+    predict,
+    prompt_fits,
+    with_instructions,
+)
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.tokens import count_tokens
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, JsonObject, Query, Usage
 from sextant.tools.retrievers.base import NullRetriever
@@ -79,7 +89,7 @@ class AnnotateDocuments(dspy.Signature):
 
 def predict_annotations(signature: Any) -> dspy.Predict:
     """Return the predictor of AnnotateDocuments, or of the same with other instructions."""
-    return prompting.predict(signature, tokens=100, each=200)
+    return predict(signature, tokens=100, each=200)
 
 
 def annotate(
@@ -95,7 +105,7 @@ def annotate(
     """
 
     def fit(passages: list[Passage]) -> bool:
-        return context_window.prompt_fits(
+        return prompt_fits(
             predictor,
             attribute=wording,
             passages=passages,
@@ -116,11 +126,11 @@ def _annotate_shown(
     doc_ids = [passage.id for passage in passages]
     known = require_known_ids("annotations", doc_ids, needed=True)
 
-    def check_ids(outputs: prompting.Outputs) -> None:
+    def check_ids(outputs: Outputs) -> None:
         known({"annotations": [note.id for note in outputs["annotations"]]})
 
     try:
-        answer = prompting.ask(
+        answer = ask(
             predictor,
             check_ids,
             attribute=wording,
@@ -232,9 +242,7 @@ class ModelAnnotator:
         )
         instructions = self._prompt["instructions"] or AnnotateDocuments.instructions
         self._predictor = predict_annotations(
-            prompting.with_instructions(
-                AnnotateDocuments, instructions, self._prompt["descriptions"]
-            )
+            with_instructions(AnnotateDocuments, instructions, self._prompt["descriptions"])
         )
         self._predictor.demos = self._prompt["demos"]
         self._queries = dict[str, str]()
@@ -285,9 +293,9 @@ class ModelAnnotator:
         prompt = Adapter().format(
             predictor.signature, predictor.demos, {"attribute": self._wording, "passages": []}
         )
-        overhead = sum(context_window.tokens(str(message["content"])) for message in prompt)
+        overhead = sum(count_tokens(str(message["content"])) for message in prompt)
         # Tokens a character.
-        rate = sum(map(context_window.tokens, sample)) / max(1, sum(map(len, sample)))
+        rate = sum(map(count_tokens, sample)) / max(1, sum(map(len, sample)))
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
         price = self._model.price

@@ -11,7 +11,7 @@ from typing import Any
 from sextant.environments.base import Environment
 from sextant.evals.running.cost_estimate import MESSAGE
 from sextant.evals.running.request import SharedRequest
-from sextant.tools.models.context_window import tokens
+from sextant.tools.models.tokens import count_tokens
 from sextant.tools.plugins import load_object
 from sextant_construction import recipe, run_recipe
 from sextant_construction.ingest import load_source
@@ -75,7 +75,7 @@ def check_forecast(
         earlier = Counter(before.get(name) or {})
         calls, answers = (stage["usage"][key] - earlier[key] for key in ("calls", "output_tokens"))
         texts = [one["content"] for body in islice(sent, calls) for one in body["messages"]]
-        prompts = sum(MESSAGE + tokens(text) for text in texts)
+        prompts = sum(MESSAGE + count_tokens(text) for text in texts)
         # Of more than REHEARSED units, some stand for all; nobody knows how long answers will be.
         slack = {"calls": 1, "input_tokens": 1.002, "output_tokens": 2}
         for (figure, factor), used in zip(slack.items(), (calls, prompts, answers), strict=True):

@@ -8,8 +8,8 @@ from openai_server import fill
 
 from sextant.evals.running.cost_estimate import MESSAGE
 from sextant.evals.running.request import SYSTEMS
-from sextant.tools.models import context_window
 from sextant.tools.models.prices import Price
+from sextant.tools.models.tokens import count_tokens
 from sextant.tools.plugins import load_object
 
 ASK = ("--task", "congress", "--data", "mini")
@@ -54,9 +54,7 @@ def test_the_run_uses_what_was_foretold(run, server, program, parameters):
         }  # asked for again
     ended = run(*ask, "--json").json
     assert ended["queries"] == told["queries"] == 4
-    tokens = sum(
-        context_window.tokens(text) for request in server.requests for text in texts(request)
-    )
+    tokens = sum(count_tokens(text) for request in server.requests for text in texts(request))
     # An answer that is asked for again is one call more, which is said.
     assert len(server.requests) <= 1.1 * told["calls"]
     # Two of four queries stand for all, and their messages for those of longer conversations.
@@ -76,9 +74,7 @@ def test_prompts_that_are_all_rehearsed_are_counted_to_the_token_in_the_form_sen
     told = run(*ask, "--dry-run", "--json").json
     run(*ask)
     assert ["response_format" in body for body in server.requests] == [structured == "on"] * 2
-    sent = [
-        MESSAGE + context_window.tokens(text) for body in server.requests for text in texts(body)
-    ]
+    sent = [MESSAGE + count_tokens(text) for body in server.requests for text in texts(body)]
     assert told["input_tokens"] == sum(sent)
 
 

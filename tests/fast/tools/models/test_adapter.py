@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from sextant.evals.running.request import SYSTEMS
 from sextant.evals.running.resolve import try_construct
-from sextant.tools.models.adapter import Adapter
-from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import Adapter, Passage
 from sextant.tools.plugins import load_object
 
 
@@ -140,7 +139,7 @@ adapter = dspy.settings.adapter
 
 from sextant.tools.models import language_model
 from sextant.tools.models.answers import checks
-from sextant.tools.models.adapter import Adapter
+from sextant.tools.models.prompting import Adapter
 
 with dspy.context(lm=dspy.utils.DummyLM([{"ids": "[1]"}]), adapter=Adapter()):
     assert dspy.Predict("question -> ids: list[int]")(question="?").ids == [1]

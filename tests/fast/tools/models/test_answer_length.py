@@ -7,10 +7,8 @@ import pytest
 from sextant.programs.multihop import HopReader
 from sextant.programs.query_rewriting import QueryToDoc
 from sextant.tools.models import language_model
-from sextant.tools.models.answer_length import max_answer_tokens, predict
 from sextant.tools.models.model_spec import ModelSettings
-from sextant.tools.models.passages import Passage
-from sextant.tools.models.prompting import ask
+from sextant.tools.models.prompting import Passage, ask, max_answer_tokens, predict
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.records import Query
 from sextant.tools.session import Toolbox

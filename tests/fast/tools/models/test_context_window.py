@@ -16,11 +16,11 @@ from sextant.programs import PROGRAMS
 from sextant.programs.multihop import MultiHop
 from sextant.programs.passage_reading import with_search_history
 from sextant.tools.corpus import Corpus
-from sextant.tools.models import context_window, language_model, offline_engine
-from sextant.tools.models.adapter import Adapter
+from sextant.tools.models import language_model, offline_engine
 from sextant.tools.models.language_model import LanguageModel
-from sextant.tools.models.passages import passage_batches, show_passages
+from sextant.tools.models.prompting import Adapter, passage_batches, show_passages
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.models.tokens import _encoding, count_tokens
 from sextant.tools.plugins import load_object
 from sextant.tools.records import Document, Query
 from sextant.tools.retrievers.lexical.bm25 import BM25
@@ -45,7 +45,7 @@ def room(window):
 
 def prompts_fit(server, window):
     sizes = [
-        sum(context_window.tokens(str(m["content"])) for m in request["messages"])
+        sum(count_tokens(str(m["content"])) for m in request["messages"])
         for request in server.requests
     ]
     return all(size <= window for size in sizes)
@@ -55,10 +55,10 @@ def test_tokens_are_counted_without_a_download_and_markers_in_a_text_are_text(
     monkeypatch, tmp_path
 ):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    context_window._encoding.cache_clear()
+    _encoding.cache_clear()
     monkeypatch.setattr("tiktoken.registry.ENCODINGS", {})
     counts = [
-        context_window.tokens(text)
+        count_tokens(text)
         for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>")
     ]
     assert counts == [7, 4, 7], "as tiktoken's o200k_base has them"
@@ -151,7 +151,7 @@ class Measuring(offline_engine.OfflineEngine):
 
     def complete(self, request):
         texts = [request.system or "", *(message.text or "" for message in request.messages)]
-        self.sizes.append(sum(context_window.tokens(str(text)) for text in texts))
+        self.sizes.append(sum(count_tokens(str(text)) for text in texts))
         return super().complete(request)
 
 

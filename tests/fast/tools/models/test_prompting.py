@@ -9,7 +9,7 @@ from conftest import on_congress
 
 from sextant.evals import run_folder
 from sextant.programs.multihop import ReadPassages
-from sextant.tools.models import context_window, language_model
+from sextant.tools.models import language_model
 from sextant.tools.models.answers.checks import (
     InvalidAnswer,
     UnusableAnswer,
@@ -18,8 +18,8 @@ from sextant.tools.models.answers.checks import (
     require_known_ids,
 )
 from sextant.tools.models.model_spec import DEFAULTS, ModelSettings
-from sextant.tools.models.passages import Passage
-from sextant.tools.models.prompting import ask
+from sextant.tools.models.prompting import Passage, ask
+from sextant.tools.models.tokens import count_prompt_tokens
 from sextant.tools.records import Query, Usage
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
@@ -128,7 +128,7 @@ def test_a_repair_for_which_the_window_has_no_room_is_not_sent(name, server, ope
     bad, kind, _ = UNUSABLE[name]
     server.answer_in_turn(GOOD)
     read(server)
-    full = context_window.count_prompt_tokens(server.requests[0]["messages"]) + SHORTEST_ANSWER
+    full = count_prompt_tokens(server.requests[0]["messages"]) + SHORTEST_ANSWER
     server.answer_in_turn(bad, GOOD)
     if name in PARTLY_USABLE:
         assert read(server, ModelSettings(context=full)).selected == PARTLY_USABLE[name]

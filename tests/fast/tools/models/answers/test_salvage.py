@@ -6,7 +6,6 @@ import dspy
 import pydantic
 import pytest
 
-from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import (
     CallContext,
     LastAnswer,
@@ -21,7 +20,7 @@ from sextant.tools.models.answers.checks import (
     state_most_items,
 )
 from sextant.tools.models.answers.salvage import salvage
-from sextant.tools.models.passages import Passage
+from sextant.tools.models.prompting import Adapter, Passage
 
 
 class Row(pydantic.BaseModel):

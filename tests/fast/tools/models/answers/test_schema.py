@@ -17,7 +17,6 @@ from sextant.evals.running.resolve import try_construct
 from sextant.programs.passage_reading import RankWithReasons
 from sextant.programs.pointwise import ThinkThenScore
 from sextant.tools.models import language_model
-from sextant.tools.models.adapter import Adapter, _system_message
 from sextant.tools.models.answers.checks import (
     JSON_FORM,
     MARKER_FORM,
@@ -30,6 +29,7 @@ from sextant.tools.models.answers.checks import (
     state_most_items,
 )
 from sextant.tools.models.model_spec import ServerInfo
+from sextant.tools.models.prompting import Adapter, _system_message
 from sextant.tools.models.server_detection import KINDS
 from sextant.tools.plugins import load_object
 

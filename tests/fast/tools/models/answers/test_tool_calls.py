@@ -14,9 +14,9 @@ from sextant import agents, programs
 from sextant.agents.react import NextStep, _ReactTools
 from sextant.programs.search_tools import make_tools
 from sextant.tools.models import adapter
-from sextant.tools.models.adapter import Adapter
 from sextant.tools.models.answers.checks import JSON_FORM, MARKER_FORM
 from sextant.tools.models.answers.fields import ToolCalls
+from sextant.tools.models.prompting import Adapter
 from sextant.tools.records import Query
 from sextant.tools.session import Toolbox
 

@@ -155,7 +155,7 @@ class TestAnnotating:
     def test_what_does_not_fit_the_model_goes_in_more_calls(self, server, monkeypatch):
         server.answer = written()
         monkeypatch.setattr(
-            annotators.context_window,
+            annotators,
             "prompt_fits",
             lambda predictor, **inputs: len(inputs["passages"]) <= 3,
         )
@@ -296,9 +296,7 @@ class TestMoney:
         prompts = [
             "\n".join(m["content"] for m in request["messages"]) for request in server.requests
         ]
-        assert tokens_in == pytest.approx(
-            sum(map(annotators.context_window.tokens, prompts)), rel=0.1
-        )
+        assert tokens_in == pytest.approx(sum(map(annotators.count_tokens, prompts)), rel=0.1)
         nano = price("openai/gpt-5-nano")
         assert f"about ${nano.of(tokens_in, 0, tokens_out):.4f}" in line
 
