@@ -302,15 +302,3 @@ def is_server(url: str) -> bool:
         return named and not set("?#").intersection(url) and "@" not in address.netloc
     except ValueError:
         return False
-
-
-def openai_account(url: str) -> dict[str, str]:
-    """Return the headers that say which organization and project pays, for OpenAI itself; none for another server."""
-    address = urlsplit(url)
-    if (address.scheme, address.hostname) != ("https", "api.openai.com"):
-        return {}
-    headers = {
-        "openai-organization": get_secret("OPENAI_ORG_ID") or get_secret("OPENAI_ORGANIZATION"),
-        "openai-project": get_secret("OPENAI_PROJECT_ID") or get_secret("OPENAI_PROJECT"),
-    }
-    return {name: value for name, value in headers.items() if value}

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import dspy
 import httpx
@@ -400,7 +401,7 @@ class OpenAIClient(SharedOnDeepcopy):
                     http_client=server.client,
                 )
                 # Environment variables name these for OpenAI's own server alone, which has them from
-                # `openai_account`.
+                # `_account_headers`.
                 client.organization = None
                 client.project = None
                 client._custom_headers = server.headers  # noqa: SLF001  # without $OPENAI_CUSTOM_HEADERS
@@ -417,7 +418,7 @@ class OpenAIClient(SharedOnDeepcopy):
                 "Authorization": f"Bearer {self.key or 'none'}",
                 "Content-Type": "application/json",
             }
-            headers |= models.openai_account(self.url)
+            headers |= _account_headers(self.url)
             for name, value in self._headers.items():
                 # As OpenAI's client spells it, so that the user's header takes its place
                 headers["Authorization" if name.lower() == "authorization" else name] = value
@@ -436,6 +437,20 @@ class OpenAIClient(SharedOnDeepcopy):
         for value in self._secrets:
             text = text.replace(value, "***") if len(value) >= least else text
         return text
+
+
+def _account_headers(url: str) -> dict[str, str]:
+    """Return the headers that say which organization and project pays, for OpenAI itself; none for another server."""
+    address = urlsplit(url)
+    if (address.scheme, address.hostname) != ("https", "api.openai.com"):
+        return {}
+    headers = {
+        "openai-organization": secrets.get_secret("OPENAI_ORG_ID")
+        or secrets.get_secret("OPENAI_ORGANIZATION"),
+        "openai-project": secrets.get_secret("OPENAI_PROJECT_ID")
+        or secrets.get_secret("OPENAI_PROJECT"),
+    }
+    return {name: value for name, value in headers.items() if value}
 
 
 def deep_merge(body: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
