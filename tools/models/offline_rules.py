@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from sextant.tools.models.answers.checks import Inputs
-from sextant.tools.models.answers.fields import ToolCalls
+from sextant.tools.models.answers.fields import Inputs, ToolCalls
 from sextant.tools.text import TermStatistics, content_words, sentences
 
 # docs/decisions/offline.md tells how these were chosen, and on which queries.
