@@ -19,7 +19,7 @@ from langgraph.runtime import Runtime
 
 from sextant.programs.base import Program
 from sextant.tools.errors import UsageError
-from sextant.tools.models.answers.checks import using_rules
+from sextant.tools.models.answers.checks import changed_call
 from sextant.tools.records import JsonObject, Query, Submission
 from sextant.tools.session import Session
 
@@ -129,7 +129,7 @@ def build_graph(
 def _work(method: Callable[..., Any], state: Any, runtime: Runtime[Any]) -> Any:
     if runtime.context is None:
         raise UsageError("the graph has no session: give context=agent.begin(query)")
-    with using_rules(runtime.context.program.offline):
+    with changed_call(rules=runtime.context.program.offline):
         return method(runtime.context, state)
 
 

@@ -33,7 +33,6 @@ from sextant.tools.models.answers.checks import (
     PredictorCall,
     UnusableAnswer,
     changed_call,
-    expose_call,
     is_refusal,
     looks_like_refusal,
     note_prompt_leak,
@@ -307,7 +306,7 @@ class React(Agent):
         call = PredictorCall(
             None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)}
         )
-        with expose_call(call):  # for the engine without a model
+        with changed_call(predictor_call=call):  # for the engine without a model
             message = model.converse(messages, tools)
         note_prompt_leak(
             instructions,

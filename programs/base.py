@@ -8,7 +8,7 @@ from typing import Any, ClassVar, dataclass_transform
 import dspy
 
 from sextant.tools.errors import LimitReached, UsageError
-from sextant.tools.models.answers.checks import using_rules
+from sextant.tools.models.answers.checks import changed_call
 from sextant.tools.models.prompting import DESCRIPTION
 from sextant.tools.records import Query, Submission
 from sextant.tools.session import Toolbox
@@ -54,7 +54,7 @@ class Program(dspy.Module):
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for a query."""
         try:
-            with using_rules(self.offline):
+            with changed_call(rules=self.offline):
                 return super().__call__(*args, **named)  # type: ignore[no-any-return]
         except ExceptionGroup as group:  # of a TaskGroup of asyncio's
             if group.subgroup(LimitReached):

@@ -22,7 +22,7 @@ from sextant.programs.search_tools import convert_arguments, make_tools
 from sextant.tools import plugins as names
 from sextant.tools.errors import OwnCodeFailed, UsageError
 from sextant.tools.models.answers.call_ids import identify
-from sextant.tools.models.answers.checks import PredictorCall, expose_call
+from sextant.tools.models.answers.checks import PredictorCall, changed_call
 from sextant.tools.models.answers.fields import ToolCalls, find_tool, read_arguments
 from sextant.tools.models.prompting import ask
 from sextant.tools.platform.interrupts import start_thread
@@ -125,7 +125,7 @@ class Model(BaseChatModel):
         if self.offered and self.choice:
             settings = settings | {"tool_choice": self.choice}
         try:
-            with expose_call(PredictorCall(None, NextMessage, inputs)):
+            with changed_call(predictor_call=PredictorCall(None, NextMessage, inputs)):
                 answer = model.converse(conversation, [*self.offered], settings)
         except dspy.LMUnsupportedFeatureError:
             if not self.offered:

@@ -323,15 +323,15 @@ class LanguageModel(dspy.LM):
                 "no tool interface", feature="tools", model=self.model
             )
         facts = self._server_facts
+        again = False
         if not facts.get("short_ids"):
             try:
                 return self._converse(messages, tools, settings)
             except dspy.LMError as error:
                 if not provider_errors.refuses_call_ids(error):
                     raise
-            facts["short_ids"] = True
-            return self._converse(shorten_ids(messages), tools, settings, again=True)
-        return self._converse(shorten_ids(messages), tools, settings)
+            facts["short_ids"] = again = True
+        return self._converse(shorten_ids(messages), tools, settings, again=again)
 
     def _converse(
         self,
@@ -344,19 +344,15 @@ class LanguageModel(dspy.LM):
         call = self._prepare_call(None, messages, settings, tools)
         answer = self._answer(call, again=again)
         message = _read_message(answer.outputs[0], messages, tools)
-        if message.get("in_text"):
-            self._tell_of_calls_in_text()
-        self._remember(call, answer._replace(outputs=[_as_output(message)]))
-        return {**message, "finish": answer.finish}
-
-    def _tell_of_calls_in_text(self) -> None:
-        """Say once in a run that calls are read out of the text."""
-        if not self._server_facts.get("calls_in_text"):
-            self._server_facts["calls_in_text"] = True
+        facts = self._server_facts
+        if message.get("in_text") and not facts.get("calls_in_text"):
+            facts["calls_in_text"] = True
             print_stderr(
                 f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; "
                 f"{CALLS_IN_TEXT}"
             )
+        self._remember(call, answer._replace(outputs=[_as_output(message)]))
+        return {**message, "finish": answer.finish}
 
     @property
     def history(self) -> list[Any]:
@@ -424,14 +420,11 @@ class LanguageModel(dspy.LM):
         return attributes({"model": self.model, "choices": choices, "usage": usage})
 
     def _settings(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        settings = {
-            name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None
-        }
-        return {
-            name: settings[name]
-            for name in settings
-            if name not in _NOT_SENT and not name.startswith("api_")
-        }
+        settings = {}
+        for name, value in {**self.kwargs, **kwargs}.items():
+            if value is not None and name not in _NOT_SENT and not name.startswith("api_"):
+                settings[name] = value
+        return settings
 
     def _by_engine(
         self, messages: Sequence[Message], instruction: str, limit: int | None, deadline: float
@@ -455,12 +448,10 @@ class LanguageModel(dspy.LM):
             litellm_client,  # not for the engine without a model
         )
 
-        request = {**self.kwargs, **settings, self._limited: limit}
-        request = {
-            name: value
-            for name, value in request.items()
-            if name not in _OF_DSPY and value is not None
-        }
+        request: dict[str, Any] = {}
+        for name, value in {**self.kwargs, **settings, self._limited: limit}.items():
+            if value is not None and name not in _OF_DSPY:
+                request[name] = value
         request |= {"model": self.model, "messages": messages}
         if tools is not None:
             request["tools"] = [*tools]
@@ -493,7 +484,7 @@ class LanguageModel(dspy.LM):
             answer = ask(owner, key, request, partial(call.send, first_limit), first_limit)
             _charge(payer, answer, key)
             if self._note_thinking(answer, limits):
-                key = key and _whole_key(key)
+                key = key and blake2b(f"{key} whole".encode(), digest_size=8).hexdigest()
                 answer = ask(owner, key, request, partial(call.send, limits.whole), limits.whole)
                 _charge(payer, answer, key)
                 if not all(map(_is_blank, answer.outputs)):
@@ -623,11 +614,6 @@ class _AnswerLimits(NamedTuple):
 def _charge(payer: session.Session | None, answer: ModelResponse, key: str) -> None:
     if payer:
         payer.charge(answer.usage, key)
-
-
-def _whole_key(key: str) -> str:
-    """Return the key of a request that is sent again with all the room that there is."""
-    return blake2b(f"{key} whole".encode(), digest_size=8).hexdigest()
 
 
 def _read_message(

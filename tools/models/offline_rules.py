@@ -48,8 +48,7 @@ def rewrite_query(
 ) -> str:
     """Return the heavier half of the description's words, heaviest first; all of it if the corpus has none of them."""
     description = inputs["description"]
-    weight = _weigh(description, statistics)
-    heaviest = _heaviest(weight)
+    heaviest = _heaviest(_weigh(description, statistics))
     half = heaviest[: max(1, len(heaviest) // 2)]
     return " ".join(half) or description.strip()
 
@@ -59,9 +58,7 @@ def heaviest_sentence(
     statistics: TermStatistics,
 ) -> str:
     """Return the heaviest sentence of the description."""
-    description = inputs["description"]
-    ranked = _rank_by_weight(description, statistics)
-    return ranked[0]
+    return _rank_by_weight(inputs["description"], statistics)[0]
 
 
 def write_document(
@@ -77,9 +74,7 @@ def guess(
     statistics: TermStatistics,
 ) -> list[str]:
     """Return the description's sentences, heaviest first: counting knows nothing by heart."""
-    description = inputs["description"]
-    ranked = _rank_by_weight(description, statistics)
-    return ranked[: inputs["most"]]
+    return _rank_by_weight(inputs["description"], statistics)[: inputs["most"]]
 
 
 def split_clauses(
@@ -125,9 +120,7 @@ def write_search(
         return " ".join(content_words(description))
     described = _scale(_weigh(description, statistics))
     noted = _scale(_weigh_notes(inputs["notes"], statistics))
-    uses = Counter[str]()
-    for text in earlier:
-        uses.update(set(content_words(text)))
+    uses = Counter(word for text in earlier for word in set(content_words(text)))
     weight = {}
     for word in described.keys() | noted.keys():
         from_notes = NOTES_SHARE * noted.get(word, 0.0)
@@ -182,8 +175,7 @@ def select_ids(
     statistics: TermStatistics,
 ) -> list[str]:
     """Return the ids of the passages that share the most weight with the description, best first."""
-    description = inputs["description"]
-    weight = _weigh_description(description, statistics)
+    weight = _weigh_description(inputs["description"], statistics)
     scores = {}
     for passage in inputs["passages"]:
         scores[passage.id] = _overlap(weight, passage.text, statistics)
@@ -206,14 +198,12 @@ def rank_ids(
     statistics: TermStatistics,
 ) -> list[str]:
     """Return all passages by the weight that they share with the description; ties stay as they were shown."""
-    description = inputs["description"]
-    weight = _weigh_description(description, statistics)
+    weight = _weigh_description(inputs["description"], statistics)
 
     def score(passage: Any) -> float:
         return -_overlap(weight, passage.text, statistics)
 
-    best = sorted(inputs["passages"], key=score)
-    return [passage.id for passage in best]
+    return [passage.id for passage in sorted(inputs["passages"], key=score)]
 
 
 def rank_passages(
@@ -229,8 +219,7 @@ def score_overlap(
     statistics: TermStatistics,
 ) -> float:
     """Return, from 0 to 10, the passages' share of the weight of the criteria, the requirement or the description."""
-    description = inputs["description"]
-    criteria = inputs.get("criteria") or [inputs.get("requirement") or description]
+    criteria = inputs.get("criteria") or [inputs.get("requirement") or inputs["description"]]
     text = "\n".join(passage.text for passage in inputs["passages"])
     total = sum(_share(criterion, text, statistics) for criterion in criteria)
     return round(10 * total / len(criteria), 4)
@@ -241,9 +230,7 @@ def list_criteria(
     statistics: TermStatistics,
 ) -> list[str]:
     """Return the heaviest clauses of the description, at most `most` if that is given."""
-    description = inputs["description"]
-    clauses = _rank_clauses(description, statistics)
-    return clauses[: inputs.get("most") or CLAUSES]
+    return _rank_clauses(inputs["description"], statistics)[: inputs.get("most") or CLAUSES]
 
 
 def assess_criteria(
@@ -253,9 +240,8 @@ def assess_criteria(
     """Return the share of each criterion's weight, or the description's, in the passages, each on
     its own line.
     """
-    description = inputs["description"]
     text = "\n".join(passage.text for passage in inputs["passages"])
-    criteria = inputs.get("criteria") or [description]
+    criteria = inputs.get("criteria") or [inputs["description"]]
     lines = [f"{_share(criterion, text, statistics):.0%} of: {criterion}" for criterion in criteria]
     return "\n".join(lines)
 
@@ -265,10 +251,9 @@ def quote_best_sentence(
     statistics: TermStatistics,
 ) -> list[str]:
     """Return the sentence of each passage that has most of the description's weight."""
-    description = inputs["description"]
-    weight = _weigh(description, statistics)
-    quotes = [_best_sentence(weight, passage.text) for passage in inputs["passages"]]
-    return [quote for quote in quotes if quote]
+    weight = _weigh(inputs["description"], statistics)
+    quotes = (_best_sentence(weight, passage.text) for passage in inputs["passages"])
+    return list(filter(None, quotes))
 
 
 def describe(
@@ -277,8 +262,7 @@ def describe(
 ) -> dict[str, str]:
     """Return the description's heaviest sentence and words."""
     description = inputs["description"]
-    weight = _weigh(description, statistics)
-    return _describe(description, weight)
+    return _describe(description, _weigh(description, statistics))
 
 
 def describe_passages(
@@ -286,13 +270,8 @@ def describe_passages(
     statistics: TermStatistics,
 ) -> list[dict[str, str]]:
     """Return, for each passage, the sentence with most of the description's weight and the heaviest shared words."""
-    description = inputs["description"]
-    weight = _weigh(description, statistics)
-    rows = []
-    for passage in inputs["passages"]:
-        description_of_passage = _describe(passage.text, weight)
-        rows.append({"id": passage.id, **description_of_passage})
-    return rows
+    weight = _weigh(inputs["description"], statistics)
+    return [{"id": passage.id, **_describe(passage.text, weight)} for passage in inputs["passages"]]
 
 
 def plan_clauses(
@@ -300,10 +279,8 @@ def plan_clauses(
     statistics: TermStatistics,
 ) -> list[dict[str, str]]:
     """Return the description as a whole, then its clauses, heaviest first."""
-    description = inputs["description"]
-    text = description.strip()
-    clauses = [text]
-    clauses += [clause for clause in _rank_clauses(text, statistics) if clause != text]
+    text = inputs["description"].strip()
+    clauses = list(dict.fromkeys([text, *_rank_clauses(text, statistics)]))
     return [{"question": clause, "search": clause} for clause in clauses[: inputs["most"]]]
 
 
@@ -312,13 +289,9 @@ def find_missing(
     statistics: TermStatistics,
 ) -> str:
     """Return the words of the description that no note has, heaviest first."""
-    description = inputs["description"]
-    weight = _weigh(description, statistics)
-    noted = set()
-    for note in inputs["notes"]:
-        noted.update(content_words(note))
-    missing = {word: weight[word] for word in weight.keys() - noted}
-    return " ".join(_heaviest(missing))
+    weight = _weigh(inputs["description"], statistics)
+    noted = {word for note in inputs["notes"] for word in content_words(note)}
+    return " ".join(word for word in _heaviest(weight) if word not in noted)
 
 
 def plan_further(
@@ -342,8 +315,7 @@ def grade_overlap(
     rows = []
     for passage in inputs["passages"]:
         share = _share(description, passage.text, statistics)
-        grade = sum(share >= least for least in GRADES)
-        if grade:
+        if grade := sum(share >= least for least in GRADES):
             evidence = _best_sentence(weight, passage.text)
             rows.append({"id": passage.id, "grade": grade, "evidence": evidence})
     return rows
@@ -354,12 +326,12 @@ def find_common(
     statistics: TermStatistics,
 ) -> str:
     """Return words of half of the passages, but at least two, that the description lacks; by number times idf."""
-    description = inputs["description"]
-    passage_count = Counter[str]()
-    for passage in inputs["passages"]:
-        passage_count.update(dict.fromkeys(content_words(passage.text), 1))
-    least = max(2, len(inputs["passages"]) / 2)
-    described = set(content_words(description))
+    passages = inputs["passages"]
+    passage_count = Counter(
+        word for passage in passages for word in dict.fromkeys(content_words(passage.text))
+    )
+    least = max(2, len(passages) / 2)
+    described = set(content_words(inputs["description"]))
     weight = {}
     for word, count in passage_count.items():
         if count >= least and word not in described:
@@ -452,12 +424,8 @@ def _cut_clauses(text: str, statistics: TermStatistics) -> list[_Piece]:
 
 
 def _rank_by_weight(text: str, statistics: TermStatistics) -> list[str]:
-    weight = {}
-    for sentence in sentences(text):
-        words = _weigh(sentence, statistics)
-        weight[sentence] = sum(words.values())
-    ranked = sorted(weight, key=lambda sentence: -weight[sentence])
-    return ranked or [text]
+    weight = {each: sum(_weigh(each, statistics).values()) for each in sentences(text)}
+    return sorted(weight, key=lambda sentence: -weight[sentence]) or [text]
 
 
 # The blanks before a conjunction have a bound, without which a long run of blanks takes quadratic time.
@@ -469,11 +437,9 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
     weight = {}
     for part in _CLAUSE_END.split(text):
         clause = part.strip(" ,;:.")
-        words = _weigh(clause, statistics)
-        weight[clause] = sum(words.values(), 0.0)
-    clauses = [clause for clause in weight if weight[clause] > 0]
-    ranked = sorted(clauses, key=lambda clause: -weight[clause])
-    return ranked or [text]
+        if words := _weigh(clause, statistics):  # each weighs something
+            weight[clause] = sum(words.values())
+    return sorted(weight, key=lambda clause: -weight[clause]) or [text]
 
 
 def _overlap(
@@ -484,8 +450,7 @@ def _overlap(
     """Return the weight of the words of `text`, by BM25's saturation; words at its beginning count more often."""
     count = Counter(content_words(text))
     norm = K1 * (1 - B + B * count.total() / statistics.average_length)
-    opening = "\n".join(sentences(text)[:EDGE] * OPENING)
-    count.update(content_words(opening))
+    count.update(content_words("\n".join(sentences(text)[:EDGE] * OPENING)))
     parts = [weight[word] * (n / (n + norm)) for word, n in count.items() if word in weight]
     return sum(parts, 0.0)
 
@@ -496,9 +461,7 @@ def _share(
     statistics: TermStatistics,
 ) -> float:
     weight = _weigh(wanted, statistics)
-    if not weight:
-        return 0.0
-    return _overlap(weight, text, statistics) / sum(weight.values())
+    return _overlap(weight, text, statistics) / sum(weight.values()) if weight else 0.0
 
 
 def _best_sentence(weight: Mapping[str, float], text: str) -> str:
@@ -515,8 +478,8 @@ def _best_sentence(weight: Mapping[str, float], text: str) -> str:
 
 
 def _describe(text: str, weight: Mapping[str, float]) -> dict[str, str]:
-    shared = set(content_words(text)) & weight.keys()
-    heaviest = _heaviest({word: weight[word] for word in shared})
+    shared = set(content_words(text))
+    heaviest = [word for word in _heaviest(weight) if word in shared]
     return {"insight": _best_sentence(weight, text), "pattern": " ".join(heaviest[:INSIGHT_WORDS])}
 
 

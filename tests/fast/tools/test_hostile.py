@@ -14,7 +14,7 @@ from sextant.programs import PROGRAMS
 from sextant.programs.multihop import MultiHop, ReadPassages
 from sextant.tools.corpus import Corpus
 from sextant.tools.models import language_model, offline_engine
-from sextant.tools.models.answers.checks import current_call, using_rules
+from sextant.tools.models.answers.checks import changed_call, current_call
 from sextant.tools.models.language_model import LanguageModel
 from sextant.tools.models.prompting import Adapter, Passage, escape_markers
 from sextant.tools.models.run_resources import RunResources
@@ -86,8 +86,10 @@ class Watched(offline_engine.OfflineEngine):
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
             rules = current_call().rules.items()
-            with using_rules(
-                {name: lambda *given, of=of: obeyed(of(*given), hostile) for name, of in rules}
+            with changed_call(
+                rules={
+                    name: lambda *given, of=of: obeyed(of(*given), hostile) for name, of in rules
+                }
             ):
                 return super().complete(request)
 

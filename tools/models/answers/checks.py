@@ -16,7 +16,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
@@ -193,17 +193,17 @@ def find_ids(outputs: dict[str, Any], checks: Iterable[AnswerCheck]) -> None:
             if not isinstance(value, list) or all(_id_of(item) in shown.among for item in value):
                 continue
             if hasattr(value[0], "id"):
-                outputs[name] = _read_rows(value, shown)
+                found = [shown.find(row.id) or row.id for row in value]
+                outputs[name] = [
+                    row.model_copy(update={"id": doc_id})
+                    for row, doc_id in zip(value, found, strict=True)
+                ]
             else:
                 outputs[name] = shown.read(value)
 
 
 def _id_of(item: Any) -> Any:
     return getattr(item, "id", item)
-
-
-def _read_rows(rows: list[Any], shown: Ids) -> list[Any]:
-    return [row.model_copy(update={"id": shown.find(row.id) or row.id}) for row in rows]
 
 
 def schema_constraints(checks: Iterable[AnswerCheck]) -> Constraints:
@@ -231,7 +231,9 @@ def require_known_ids(
         doc_ids = [str(_id_of(item)) for item in outputs[field]]
         unknown = [doc_id for doc_id in doc_ids if doc_id not in among]
         if unknown:
-            _blame_documents(unknown)
+            if payer := session.current():
+                for doc_id in unknown:
+                    payer.blame(doc_id, "named an id that it gives")
             reason = (
                 f"{field} names {unknown[0]!r}, the id of none of the passages shown; use ids as "
                 f"they are given"
@@ -243,12 +245,6 @@ def require_known_ids(
     counts = {"minItems": int(needed), "maxItems": len(among)}
     schema: Constraints = {field: {"enum": sorted(among), **counts}}
     return AnswerCheck(check_ids, schema, {field: Ids(among)})
-
-
-def _blame_documents(unknown: list[str]) -> None:
-    if payer := session.current():
-        for doc_id in unknown:
-            payer.blame(doc_id, "named an id that it gives")
 
 
 def require_known_row_ids(
@@ -379,16 +375,6 @@ def changed_call(**changes: Any) -> Iterator[None]:
         _CONTEXT.reset(token)
 
 
-def expose_call(call: PredictorCall) -> AbstractContextManager[None]:
-    """Let the engine without a model see the call of the block."""
-    return changed_call(predictor_call=call)
-
-
-def using_rules(rules: Rules) -> AbstractContextManager[None]:
-    """Answer the calls of the block using these rules, if there is no model."""
-    return changed_call(rules=rules)
-
-
 # DSPy's two forms of prompts and answers.
 MARKER_FORM = dspy.ChatAdapter()
 JSON_FORM = dspy.JSONAdapter()
@@ -491,11 +477,10 @@ def bound_schema(
 
 def _count_rows(schema: FieldValues, constraints: Mapping[str, Mapping[str, Any]]) -> int:
     """Return how many objects the longest list of objects may have, if its length is constrained; at least 1."""
-    rows = 1
-    for name, field in schema["properties"].items():
-        if "$ref" in field.get("items", {}):
-            rows = max(rows, constraints.get(name, {}).get("maxItems", 1))
-    return rows
+    return max(
+        constraints.get(name, {}).get("maxItems", 1) if "$ref" in field.get("items", {}) else 1
+        for name, field in schema["properties"].items()
+    )
 
 
 def _bound_part(

@@ -11,10 +11,12 @@ unpacked body. The bounds are those of a context, because libraries send over ou
 Left out: redirects (a 3xx is an answer), HTTP/2, and other repetitions (tools/models/client.py).
 """
 
+import math
 import os
 import re
 import socket
 import ssl
+import sys
 import time
 import zlib
 from collections import deque
@@ -255,7 +257,9 @@ class ServerConnections(httpx.BaseTransport):
             response = connection.handle_request(request)
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             connection.close()
-            is_closed = isinstance(error, httpx.NetworkError) or _is_disconnection(error)
+            is_closed = isinstance(error, httpx.NetworkError) or str(error).startswith(
+                _BROKEN_OFF[0]
+            )
             has_answer = connection.received > received_before
             is_late = time.monotonic() - started > STALE
             if not unused or has_answer or not is_closed or is_late:
@@ -263,12 +267,11 @@ class ServerConnections(httpx.BaseTransport):
             connection = self._connect()
             response = connection.handle_request(request)
         connection.note_answer(response)
-        assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _ReturningStream(response.stream, connection, self._idle)
         try:
-            response.stream = bound_body(response)
+            response.stream = _Body(response, connection, self._idle)
         except httpx.HTTPError:
             response.close()
+            connection.close()
             raise
         return response
 
@@ -298,29 +301,6 @@ class ServerConnections(httpx.BaseTransport):
         """Close the connections that are not in use."""
         while self._idle:
             self._idle.pop().close()
-
-
-class _ReturningStream(httpx.SyncByteStream):
-    """The body of an answer, at whose end the connection can be used again."""
-
-    def __init__(
-        self, stream: httpx.SyncByteStream, connection: _Connection, idle: deque[_Connection]
-    ) -> None:
-        self._stream = stream
-        self._connection = connection
-        self._idle = idle
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._stream
-
-    def close(self) -> None:
-        self._stream.close()
-        self._connection.rest()
-        self._idle.append(self._connection)
-
-
-def _is_disconnection(error: httpx.HTTPError) -> bool:
-    return str(error).startswith("Server disconnected")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -447,12 +427,15 @@ class _Bounds(NamedTuple):
     deadline: float  # on time.monotonic()
     largest: int  # bytes of an answer's body, once unpacked
 
-    def left(self) -> float:
-        """Return the seconds that are left. httpx.ReadTimeout if there are none."""
+    def left(self, late: type[Exception]) -> float:
+        """Return the seconds that are left; raise `late` if there are none."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
-            raise httpx.ReadTimeout("the answer did not come in time")
+            raise late("the answer did not come in time")
         return seconds
+
+
+_UNBOUNDED = _Bounds(math.inf, sys.maxsize)
 
 
 _BOUNDS: ContextVar[_Bounds | None] = ContextVar("bounds", default=None)
@@ -472,13 +455,6 @@ def ask_for_known_encodings(request: httpx.Request) -> None:
         request.headers["accept-encoding"] = ", ".join(_ENCODINGS)
 
 
-def bound_body(response: httpx.Response) -> httpx.SyncByteStream:
-    """Return the unpacked body of an answer, which raises TooLarge and ReadTimeout as it is read."""
-    assert isinstance(response.stream, httpx.SyncByteStream)
-    bounds = _BOUNDS.get()
-    return _BoundedStream(response, bounds) if bounds else response.stream
-
-
 class TimedBackend(httpcore.SyncBackend):
     """Makes connections whose reads and writes end at the deadline of the context."""
 
@@ -487,11 +463,20 @@ class TimedBackend(httpcore.SyncBackend):
         return _Timed(super().connect_tcp(*arguments, **options))
 
 
-class _Unpacking:
-    """Unpacks a body piece by piece; httpx is left to believe that it was not packed."""
+class _Body(httpx.SyncByteStream):
+    """The body of an answer, unpacked piece by piece, at whose end the connection can be used again.
 
-    def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
-        self._bounds = bounds
+    httpx is left to believe that it was not packed. TooLarge and ReadTimeout come as it is read.
+    """
+
+    def __init__(
+        self, response: httpx.Response, connection: _Connection, idle: deque[_Connection]
+    ) -> None:
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        self._stream = response.stream
+        self._connection = connection
+        self._idle = idle
+        self._bounds = _BOUNDS.get() or _UNBOUNDED
         stated = response.headers.get("content-length", "")
         if stated.isdecimal():
             self._check(int(stated))
@@ -506,51 +491,41 @@ class _Unpacking:
             self._decompressor = zlib.decompressobj(_ANY_HEADER)
         self._bare = encoding == "deflate"  # which some servers send without the header of zlib
 
-    def take(self, received: bytes) -> Iterator[bytes]:
-        """Yield the unpacked bytes of a part of the body. TooLarge if that is too much, ReadTimeout
-        when time is up.
-        """
-        self._bounds.left()
-        self._received += len(received)
-        self._check(self._received)
-        if self._decompressor is None:
-            yield received
-            return
-        while received:
-            unpacked = self._unpack(received)
-            received = self._decompressor.unconsumed_tail
-            self._unpacked += len(unpacked)
-            self._check(self._unpacked)
-            yield unpacked
+    def __iter__(self) -> Iterator[bytes]:
+        for received in self._stream:
+            self._bounds.left(httpx.ReadTimeout)
+            self._received += len(received)
+            self._check(self._received)
+            if self._decompressor is None:
+                yield received
+                continue
+            packed = received
+            while packed:
+                unpacked = self._unpack(packed)
+                packed = self._decompressor.unconsumed_tail
+                self._unpacked += len(unpacked)
+                self._check(self._unpacked)
+                yield unpacked
 
-    def _unpack(self, received: bytes) -> bytes:
+    def close(self) -> None:
+        self._stream.close()
+        self._connection.rest()
+        self._idle.append(self._connection)
+
+    def _unpack(self, packed: bytes) -> bytes:
         try:
-            unpacked: bytes = self._decompressor.decompress(received, _UNPACKED)
+            unpacked: bytes = self._decompressor.decompress(packed, _UNPACKED)
         except zlib.error as error:
             if not self._bare or self._unpacked:
                 raise httpx.DecodingError(f"the packed answer is damaged: {error}") from None
             self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
             self._bare = False
-            return self._unpack(received)
+            return self._unpack(packed)
         return unpacked
 
     def _check(self, size: int) -> None:
         if size > self._bounds.largest:
             raise TooLarge(f"the server's answer is larger than {self._bounds.largest:,} bytes")
-
-
-class _BoundedStream(httpx.SyncByteStream):
-    def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
-        assert isinstance(response.stream, httpx.SyncByteStream)
-        self._stream = response.stream
-        self._unpacking = _Unpacking(response, bounds)
-
-    def __iter__(self) -> Iterator[bytes]:
-        for received in self._stream:
-            yield from self._unpacking.take(received)
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 class _Timed(httpcore.NetworkStream):
@@ -590,7 +565,5 @@ def _shorten(timeout: float | None, late: type[Exception]) -> float | None:
     bounds = _BOUNDS.get()
     if bounds is None:
         return timeout
-    seconds = bounds.deadline - time.monotonic()
-    if seconds <= 0:
-        raise late("the answer did not come in time")
+    seconds = bounds.left(late)
     return seconds if timeout is None else min(timeout, seconds)

@@ -91,7 +91,10 @@ class Completion(NamedTuple):
 
     def as_response(self, headers: Any, *, with_calls: bool) -> ProviderResponse:
         """Return the answer to be booked: its text, or its message with calls of tools."""
-        output: Any = self.as_message() if with_calls else self.text
+        output: Any = self.text
+        if with_calls:
+            parts = {"parts": dict(self.parts)} if self.parts else {}
+            output = {"content": self.text, "tool_calls": self.tool_calls, **parts}
         return ProviderResponse(
             [output],
             self.finish,
@@ -101,11 +104,6 @@ class Completion(NamedTuple):
             self.first,
             timings=self.timings,
         )
-
-    def as_message(self) -> Message:
-        """Return the message of a conversation with tools."""
-        message: Message = {"content": self.text, "tool_calls": self.tool_calls}
-        return message | ({"parts": dict(self.parts)} if self.parts else {})
 
 
 class UnreadableResponse(dspy.LMTransportError):
@@ -255,7 +253,7 @@ class OpenAIClient(SharedOnDeepcopy):
                     content=request,
                     options={"headers": _STREAMED, "timeout": timeout},
                 )
-                answer = self._read_body(response, reader, tools=tools)
+                answer = self._check_status(read_answer(response, reader), tools=tools)
         except dspy.LMError as error:
             if not (demand := _find_demand(str(error), kind)):
                 raise
@@ -332,16 +330,6 @@ class OpenAIClient(SharedOnDeepcopy):
         with self._as_lm_errors():
             answer = server.post(path, b"", deadline=deadline)
         return self._check_status(answer)
-
-    def _read_body(
-        self,
-        response: httpx.Response,
-        reader: StreamReader | None = None,
-        *,
-        tools: bool = False,
-    ) -> HttpResponse:
-        """Read an answer. LM error if its status is not 200."""
-        return self._check_status(read_answer(response, reader), tools=tools)
 
     def _check_status(self, answer: HttpResponse, *, tools: bool = False) -> HttpResponse:
         if answer.status != 200:
