@@ -292,7 +292,14 @@ class ModelClient(SharedOnDeepcopy):
         try:
             with usage_recorded_elsewhere():
                 yield attempt
-            self._note_usage(attempt)
+            response = attempt.response
+            assert response
+            if response.finish == TIMEOUT and time.monotonic() >= DEADLINE.get():
+                cut = dspy.LMTimeoutError("an answer was cut off")
+                cut.usage = response.usage
+                raise cut
+            attempt.usage = self.usage_of(response.usage)
+            self._answered = True
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
                 resources.limiter.leave()  # no failure of the provider
@@ -313,17 +320,6 @@ class ModelClient(SharedOnDeepcopy):
         finally:
             self._compare(attempt.usage, most)
             resources.budget.spend(attempt.usage, reserved)
-
-    def _note_usage(self, attempt: _Attempt) -> None:
-        """Note the usage of an answered request. LMTimeoutError if the query's time has cut the answer."""
-        response = attempt.response
-        assert response
-        if response.finish == TIMEOUT and time.monotonic() >= DEADLINE.get():
-            cut = dspy.LMTimeoutError("an answer was cut off")
-            cut.usage = response.usage
-            raise cut
-        attempt.usage = self.usage_of(response.usage)
-        self._answered = True
 
     def _book(
         self,

@@ -205,10 +205,8 @@ class LanguageModel(dspy.LM):
 
     def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
         """Return the answer as the protocol has it, by keys and by attributes."""
-        answers = []
-        for call in self._prepare_calls(prompt, messages, kwargs):
-            answers.append(self._conclude(call, self._answer(call)))
-        return self._respond(answers)
+        calls = self._prepare_calls(prompt, messages, kwargs)
+        return self._respond([self._conclude(call, self._answer(call)) for call in calls])
 
     def _prepare_calls(
         self, prompt: Any, messages: Any, kwargs: dict[str, Any]
@@ -843,11 +841,12 @@ def _connect(spec: str, resources: RunResources, settings: ModelSettings) -> Con
     elif settings.reasoning_tokens:
         options |= litellm_client.limit_reasoning(name, settings.reasoning_tokens)
         temperature = settings.temperature  # Anthropic takes thinking with none but 1
+    longest = prices.max_output(spec, resources.prices)
     limit = settings.max_tokens or prices.longest_answer(
         spec, resources.prices, reasons=temperature is None
     )
-    largest_limit = settings.max_tokens or prices.max_output(spec, resources.prices)
     limit += settings.reasoning_tokens or 0
+    largest_limit = settings.max_tokens or longest
     if largest_limit:
         largest_limit += settings.reasoning_tokens or 0
     options |= {
@@ -857,7 +856,7 @@ def _connect(spec: str, resources: RunResources, settings: ModelSettings) -> Con
     model = LanguageModel(name, resources, cost=cost, transport=ours, limit=limit, **options)
     model.spec = spec
     model.largest_limit = largest_limit
-    model.client.longest = prices.max_output(spec, resources.prices)
+    model.client.longest = longest
     model.client.meter = resources.meter(spec)
     model.client.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others

@@ -96,10 +96,16 @@ def check(spec: str, settings: ModelSettings) -> JsonObject:
     return {
         "model": spec,
         **abilities,
-        **_describe_server(model, limit, window_from),
+        "server": model.lm.server.kind.name or None,
+        "window": model.lm.window,
+        "window_from": model.lm.window and window_from,
+        "longest_answer": limit,
+        "sent_as": " and ".join(model.lm.server.kind.limit),
+        "price": str(model.price) if model.price else None,
         **_describe_answers(answers, speed),
         "requests": resources.budget.calls,
-        **_count_tokens(answers),
+        "tokens_in": sum(answer.usage.input_tokens for answer in answers),
+        "tokens_out": sum(answer.usage.output_tokens for answer in answers),
         "first_run_minutes": first_run.minutes,
         "first_run": command,
     }
@@ -140,22 +146,6 @@ def _try_abilities(model: ConnectedModel, answers: list[ModelResponse]) -> JsonO
     return abilities
 
 
-def _describe_server(
-    model: ConnectedModel,
-    limit: int,
-    window_from: str,
-) -> JsonObject:
-    lm = model.lm
-    return {
-        "server": lm.server.kind.name or None,
-        "window": lm.window,
-        "window_from": lm.window and window_from,
-        "longest_answer": limit,
-        "sent_as": " and ".join(lm.server.kind.limit),
-        "price": str(model.price) if model.price else None,
-    }
-
-
 def _describe_answers(answers: list[ModelResponse], speed: Speed) -> JsonObject:
     usage = total(answer.usage for answer in answers)
     seconds = sum(answer.seconds for answer in answers)
@@ -169,11 +159,6 @@ def _describe_answers(answers: list[ModelResponse], speed: Speed) -> JsonObject:
         "read_tokens_a_second": speed.read and round(speed.read, 1),
         "tokens_a_second": round(per_second, 1) if written else None,
     }
-
-
-def _count_tokens(answers: list[ModelResponse]) -> dict[str, int]:
-    usage = total(answer.usage for answer in answers)
-    return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
 
 
 def _write_command(

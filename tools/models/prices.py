@@ -198,10 +198,8 @@ def _find_listed(model: str) -> Price | None:
         or "input_cost_per_request" in row
     ):
         return None
-    tiers = []
-    for tier in row.get("tiered_pricing") or ():
-        if len(tier.get("range", ())) == 2:
-            tiers.append(tier)
+    listed = row.get("tiered_pricing") or ()
+    tiers = [tier for tier in listed if len(tier.get("range", ())) == 2]
     base = _rates(tiers[0] if tiers else row)
     # Half a price is the fee of a router, or an old search model; none is a place-holder.
     free = row["litellm_provider"] in _OWN_MACHINES and base and not base.input and not base.output
@@ -210,11 +208,7 @@ def _find_listed(model: str) -> Price | None:
     source = (
         f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
     )
-    steps = []
-    for tier in tiers[1:]:
-        rates = _rates(tier)
-        if rates:
-            steps.append((int(tier["range"][0]), rates))
+    steps = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
     longer = sorted(steps if tiers else _longer(row, base), key=lambda step: step[0])
     return base._replace(longer=tuple(longer), source=source)
 
@@ -238,19 +232,16 @@ def _longer(row: JsonObject, base: Price) -> list[tuple[int, Price]]:
     """
     inclusive = row["litellm_provider"] in _INCLUSIVE
     price = base
-    matches = filter(None, map(_ABOVE.fullmatch, row))
     steps = {}
-    for match in matches:
-        thousands = 1000 if match[2] else 1
-        steps[match[1] + match[2]] = int(match[1]) * thousands
+    for match in filter(None, map(_ABOVE.fullmatch, row)):
+        steps[match[1] + match[2]] = int(match[1]) * (1000 if match[2] else 1)
     longer: list[tuple[int, Price]] = []
     for written, limit in sorted(steps.items(), key=lambda step: step[1]):
-        named = {}
+        changes: JsonObject = {}
         for name, key in _RATES.items():
-            named[name] = row.get(f"{key}_above_{written}_tokens")
-        changes: JsonObject = {
-            name: value for name, value in named.items() if isinstance(value, int | float)
-        }
+            rate = row.get(f"{key}_above_{written}_tokens")
+            if isinstance(rate, int | float):
+                changes[name] = rate
         if price.cached_input == price.input and "input" in changes:
             changes.setdefault("cached_input", changes["input"])
         price = price._replace(**changes)
@@ -338,10 +329,7 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
         return None
     sections = _read_own(path)
     spec = spec.rstrip("/")
-    beginnings = []
-    for name in sections:
-        if name.endswith("*") and spec.startswith(name[:-1]):
-            beginnings.append(name)
+    beginnings = [name for name in sections if name[-1] == "*" and spec.startswith(name[:-1])]
     return sections.get(spec) or (sections[max(beginnings, key=len)] if beginnings else None)
 
 

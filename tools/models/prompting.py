@@ -518,19 +518,21 @@ class Adapter(dspy.ChatAdapter):
         if repair is None:
             return messages
         requirements = self.user_message_output_requirements(signature) or ""
-        with_answer = [
-            *messages,
-            {"role": "assistant", "content": repair.answer},
-            {"role": "user", "content": f"{write_request(repair, context)}\n\n{requirements}"},
-        ]
-        if repair.answer and not token_overflow(with_answer, with_margin=True):
-            return with_answer
-        if repair.answer and (payer := session.current()):
-            payer.shorten(
-                "an answer that could not be used is left out where it is asked for again"
-            )
-            repair = repair._replace(answer="")
         content = f"{write_request(repair, context)}\n\n{requirements}"
+        if repair.answer:
+            with_answer = [
+                *messages,
+                {"role": "assistant", "content": repair.answer},
+                {"role": "user", "content": content},
+            ]
+            if not token_overflow(with_answer, with_margin=True):
+                return with_answer
+            if payer := session.current():
+                payer.shorten(
+                    "an answer that could not be used is left out where it is asked for again"
+                )
+                repair = repair._replace(answer="")
+            content = f"{write_request(repair, context)}\n\n{requirements}"
         last = messages[-1]
         if isinstance(last["content"], str):
             content = f"{last['content']}\n\n{content}"
@@ -577,8 +579,10 @@ class _CheckedCall:
         with changed_call(predictor_call=self._predictor_call, repair=self._repair):
             try:
                 yield settings | self._schema_setting()
-            except dspy.LMUnsupportedFeatureError as error:
-                self._handle_unsupported_schema(error)
+            except dspy.LMUnsupportedFeatureError:
+                if self._repair or not self._schema:
+                    raise
+                self._lm.client.schemas = "off"  # from now on
             except (dspy.AdapterParseError, InvalidAnswer) as error:
                 self._handle_fault(error)
             except PromptTooLong as error:
@@ -622,12 +626,6 @@ class _CheckedCall:
             self._count_repair(payer)
             payer.count_usable()
         note_prompt_leak(self._signature.__doc__, [context.answer.text])
-
-    def _handle_unsupported_schema(self, error: dspy.LMUnsupportedFeatureError) -> None:
-        """Send no schemas from now on, if the server has refused one; else raise `error`."""
-        if self._repair or not self._schema:
-            raise error
-        self._lm.client.schemas = "off"
 
     def _handle_fault(self, error: dspy.AdapterParseError | InvalidAnswer) -> None:
         """Use a part of an unusable answer, prepare its repair, or end the call after the second answer.

@@ -83,11 +83,7 @@ def redact_nested(value: Any, hide: Callable[[str], str]) -> Any:
 
 def secret_values(least: int = _SHORTEST) -> list[str]:
     """Return the values of secrets in the environment that have at least `least` letters."""
-    values = []
-    for name, value in os.environ.items():
-        if is_secret(name) and len(value) >= least:
-            values.append(value)
-    return values
+    return [value for name, value in os.environ.items() if is_secret(name) and len(value) >= least]
 
 
 def is_secret(name: str) -> bool:

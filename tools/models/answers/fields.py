@@ -312,9 +312,13 @@ def _read_value(annotation: Any, value: Any, bounds: Mapping[str, Any]) -> Any:
     if not isclass(base) or issubclass(base, dspy.Type):  # DSPy's own types read their own forms
         return value
     if issubclass(base, str):
-        return _read_id_or_text(value)
-    if issubclass(base, bool):
-        return _read_bool(value)
+        if isinstance(value, Mapping):
+            doc_id = find_id(value)
+            value = _only_item(value) if doc_id is None else doc_id
+        return read_text(value)
+    if issubclass(base, bool):  # pydantic reads the first word of a text: yes, no, true, ...
+        word = _FIRST_WORD.match(unfence(value).strip(_QUOTES)) if isinstance(value, str) else None
+        return word[1] if word else value
     if issubclass(base, int | float):
         return _read_number(value, bounds)
     if issubclass(base, list):
@@ -347,13 +351,6 @@ def find_id(value: Mapping[Any, Any]) -> Any:
     """Return the id in an object that stands for a document, as a search shows it; None if it has none."""
     contents = {fold_name(str(name)): content for name, content in value.items()}
     return next((contents[key] for key in _FOLDED_ID_KEYS if contents.get(key) is not None), None)
-
-
-def _read_id_or_text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        doc_id = find_id(value)
-        return read_text(_only_item(value) if doc_id is None else doc_id)
-    return read_text(value)
 
 
 def convert_items(annotation: Any, items: Iterable[Any]) -> list[Any]:
@@ -395,12 +392,6 @@ def split_list(text: str) -> list[str]:
     if len(parts) > 1 and all(part and len(part.split()) == 1 for part in parts):
         return parts
     return [_ITEM.sub("", text).strip().strip(_QUOTES)]
-
-
-def _read_bool(value: Any) -> Any:
-    """Return the first word of a text, which pydantic reads: yes, no, true, ..."""
-    word = _FIRST_WORD.match(unfence(value).strip(_QUOTES)) if isinstance(value, str) else None
-    return word[1] if word else value
 
 
 def _read_number(value: Any, bounds: Mapping[str, Any]) -> Any:

@@ -259,7 +259,10 @@ class OpenAIClient(SharedOnDeepcopy):
                 raise
             self.server = self.server._replace(kind=self.server.kind._replace(**demand.change))
             raise dspy.LMTransportError(demand.words, model=self.model) from error
-        reply = self._read_reply(answer, request, reader, limit)
+        received = end_stream(answer.body) if answer.left else answer.body
+        reply = read_completion(self.api, received, self.model, clean=self.clean, limit=limit)
+        if reader and is_cut(answer.left):
+            reply = _end_reply(reply, answer.left, reader.tokens, request)
         if reader and is_stream(answer.body) and (offset := first_token_offset(answer.body)):
             arrival = answer.arrivals[bisect_left(answer.arrivals, (offset, 0.0))]
             reply = reply._replace(first=arrival[1] - began)
@@ -286,24 +289,6 @@ class OpenAIClient(SharedOnDeepcopy):
         request = write_server_limits(body, words, limit, additions)
         marker = last if kind.stops == "stream" else ""
         return request, StreamReader(marker, chat=chat) if streams else None
-
-    def _read_reply(
-        self,
-        answer: HttpResponse,
-        request: bytes,
-        reader: StreamReader | None,
-        limit: int | None,
-    ) -> Completion:
-        reply = read_completion(
-            self.api,
-            end_stream(answer.body) if answer.left else answer.body,
-            self.model,
-            clean=self.clean,
-            limit=limit,
-        )
-        if reader and is_cut(answer.left):
-            reply = _end_reply(reply, answer.left, reader.tokens, request)
-        return reply
 
     def _adapt(self, body: bytes, *, tools: bool) -> bytes:
         """Return a request with its limit of reasoning in its place, and marks for a cache that needs them."""
