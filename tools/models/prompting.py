@@ -180,9 +180,8 @@ def cut_to_share(text: str, share: float) -> str:
     room = usable_context()
     if room is None:
         return text
-    max_tokens = room * share
-    length = fit_length(len(text), lambda chars: count_tokens(text[:chars]) <= max_tokens)
-    return text[:length]
+    most = room * share
+    return text[: fit_length(len(text), lambda chars: count_tokens(text[:chars]) <= most)]
 
 
 # The description of the input `description`: in some tasks the query is itself a text of the kind
@@ -213,8 +212,7 @@ def show_passages(
 
     If they do not fit, they are cut to the length that fits, but to no less than 50 characters.
     """
-    cut = partial(_cut, session, doc_ids, fit)
-    texts = session.judge(doc_ids, chars or None, fit=cut)
+    texts = session.judge(doc_ids, chars or None, fit=partial(_cut, session, doc_ids, fit))
     return _make_passages(doc_ids, texts)
 
 
@@ -647,12 +645,7 @@ class _CheckedCall:
         part = None
         if fault.kind != "refused":
             parsed = self._latest[0] if self._latest else None
-            part = salvage(
-                self._signature,
-                context,
-                parsed,
-                is_cut=is_cut,
-            )
+            part = salvage(self._signature, context, parsed, is_cut=is_cut)
         # A model that copies the prompt into one field does so again when it is asked again.
         is_copy_beside = fault.kind == "prompt copied" and part and part.has_checked_fields
         if part is not None and (is_cut or is_copy_beside or self._repair):
@@ -726,7 +719,5 @@ def _system_message(
             plain = f"{before}{note}{json.dumps(schema, ensure_ascii=False)}"
             message = message.replace(written, plain)
             # In the form of a JSON object it stands inside a text.
-            written_inside = json.dumps(written)[1:-1]
-            plain_inside = json.dumps(plain)[1:-1]
-            message = message.replace(written_inside, plain_inside)
+            message = message.replace(json.dumps(written)[1:-1], json.dumps(plain)[1:-1])
     return message

@@ -211,7 +211,7 @@ def schema_constraints(checks: Iterable[AnswerCheck]) -> Constraints:
     constraints = Constraints()
     for check in checks:
         for name, keywords in check.schema.items():
-            constraints[name] = constraints.get(name, {}) | keywords
+            constraints.setdefault(name, {}).update(keywords)
     return constraints
 
 
@@ -653,8 +653,7 @@ def write_request(repair: Repair, context: CallContext) -> str:
 def _request_words(repair: Repair) -> str:
     if repair.brief:
         return BRIEF_REPAIR
-    words = SHOWN_REPAIR if repair.answer else PLAIN_REPAIR
-    return words.format(reason=repair.reason)
+    return (SHOWN_REPAIR if repair.answer else PLAIN_REPAIR).format(reason=repair.reason)
 
 
 def copies_prompt(signature: Any, value: Any) -> bool:
@@ -678,12 +677,8 @@ def copies_prompt(signature: Any, value: Any) -> bool:
     width = max(_COPIED_WORDS, math.ceil(len(words) / 2))
     repair = current_call().repair
     request = _request_words(repair) if repair else ""
-    prompt = " ".join([signature.instructions, *descriptions, request]).casefold()
-    return _repeats(
-        prompt,
-        text,
-        width,
-    )
+    prompt = " ".join([signature.instructions, *descriptions, request])
+    return _repeats(prompt.casefold(), text, width)
 
 
 def _is_copied_object(signature: Any, value: pydantic.BaseModel) -> bool:
@@ -691,10 +686,8 @@ def _is_copied_object(signature: Any, value: pydantic.BaseModel) -> bool:
 
     One copied text costs the object nothing: small models copy the description of a remark, and write a good search.
     """
-    texts = []
-    for name, field in type(value).model_fields.items():
-        if field.annotation is str:
-            texts.append(getattr(value, name))
+    fields = type(value).model_fields
+    texts = [getattr(value, name) for name in fields if fields[name].annotation is str]
     if any(_is_placeholder(signature, text) for text in texts):
         return True
     return bool(texts) and all(copies_prompt(signature, text) for text in texts)

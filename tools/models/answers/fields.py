@@ -525,8 +525,7 @@ def _cut_calls(text: str, calls: Iterable[TextCall]) -> str:
         parts.append(text[position : call.start])
         position = call.end
     bare = _FENCE.sub(_CUT, _CUT.join([*parts, text[position:]]))
-    kept = [part.strip(" \t\r\n;,") for part in bare.split(_CUT)]
-    return "\n".join(filter(None, kept))
+    return "\n".join(kept for part in bare.split(_CUT) if (kept := part.strip(" \t\r\n;,")))
 
 
 def find_tool(name: str, names: Collection[str]) -> str:

@@ -80,10 +80,7 @@ def write_cassette(
     The detected `servers` shape prompts, so it is in the first line.
     """
     count = 0
-    found = {}
-    for model, server in (servers or {}).items():
-        if any(server.values()):
-            found[model] = server
+    found = {model: server for model, server in (servers or {}).items() if any(server.values())}
     with files.replacing(path) as file:
         file.write(json.dumps(_HEAD | ({"servers": found} if found else {})) + "\n")
         for key, answer in answers:
@@ -91,12 +88,12 @@ def write_cassette(
                 "key": key,
                 "outputs": answer.outputs,
                 "usage": usage_json(answer.usage),
+                "finish": answer.finish,
+                "seconds": answer.seconds,
             }
-            row |= {"finish": answer.finish, "seconds": answer.seconds}
-            file.write(
-                json.dumps(row | ({"reasoning": answer.reasoning} if answer.reasoning else {}))
-                + "\n"
-            )
+            if answer.reasoning:
+                row["reasoning"] = answer.reasoning
+            file.write(json.dumps(row) + "\n")
             count += 1
     return count
 

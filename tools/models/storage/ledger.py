@@ -183,11 +183,11 @@ class UsageTotals(NamedTuple):
 
     def json(self) -> JsonObject:
         """Return the totals as --json prints them."""
-        failed = {"failed": sum(self.faults.values()), "faults": dict(sorted(self.faults.items()))}
         return {
             "sent": self.sent,
             "answered": self.answered,
-            **failed,
+            "failed": sum(self.faults.values()),
+            "faults": dict(sorted(self.faults.items())),
             "cached": self.cached,
             **requests_json(self.usage),
         }

@@ -85,10 +85,7 @@ def read_call(path: Path, key: str) -> JsonObject | None:
         "SELECT * FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL ORDER BY id "
         "LIMIT 1"
     )
-    with (
-        translate_sqlite_errors(path),
-        closing(_connect_to_read(path)) as reader,
-    ):
+    with _reading(path) as reader:
         reader.row_factory = sqlite3.Row
         row = reader.execute(statement, (key,)).fetchone()
         if row is None:
@@ -132,10 +129,7 @@ def read_call_times(path: Path, keys: Sequence[str]) -> dict[str, CallTime]:
         "(SELECT value FROM json_each(?)) ORDER BY id DESC"
     )
     times: dict[str, CallTime] = {}
-    with (
-        translate_sqlite_errors(path),
-        closing(_connect_to_read(path)) as reader,
-    ):
+    with _reading(path) as reader:
         for key, at, seconds, usage in reader.execute(statement, (json.dumps(keys),)):
             used = files.read_object(usage) or {}
             tokens = used.get("input_tokens", 0) + used.get("output_tokens", 0)
@@ -171,12 +165,15 @@ def open_call_texts(path: Path) -> Iterator[CallTexts | None]:
     if not path.is_file():
         yield None
         return
-    with translate_sqlite_errors(path), closing(_connect_to_read(path)) as reader:
+    with _reading(path) as reader:
         yield CallTexts(reader)
 
 
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    with translate_sqlite_errors(path), closing(sqlite3.connect(uri, uri=True)) as reader:
+        yield reader
 
 
 def _join(reader: sqlite3.Connection, request: str) -> bytes:

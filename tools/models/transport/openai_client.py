@@ -855,12 +855,9 @@ def _type(
     ):  # whatever the status: it comes out of the model's template
         return partial(dspy.LMUnsupportedFeatureError, feature=provider_errors.CALL_ID_FEATURE)
     if topic == "account":
-        unknown_model = "model_not_found" in error_body.codes
-        return (
-            dspy.LMUnsupportedModelError
-            if unknown_model
-            else _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)
-        )
+        if "model_not_found" in error_body.codes:
+            return dspy.LMUnsupportedModelError
+        return _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)
     if status in (408, 409, 425, 429):
         return dspy.LMRateLimitError
     # Before tools: OpenAI counts the tokens "in the functions" of a conversation. Before the status:
