@@ -13,7 +13,7 @@ import pytest
 from sextant import agents, programs
 from sextant.agents.react import NextStep, _ReactTools
 from sextant.programs.search_tools import make_tools
-from sextant.tools.models import adapter
+from sextant.tools.models import prompting
 from sextant.tools.models.answers.checks import JSON_FORM, MARKER_FORM
 from sextant.tools.models.answers.fields import ToolCalls
 from sextant.tools.models.prompting import Adapter
@@ -55,7 +55,7 @@ def texts_of_dspy():
 
 
 def prompt(signature, monkeypatch, form):
-    monkeypatch.setattr(adapter, "answer_form", lambda signature: form)
+    monkeypatch.setattr(prompting, "answer_form", lambda signature: form)
     tools = list(make_tools().values())
     inputs = {name: tools if name == "tools" else [] for name in signature.input_fields}
     messages = Adapter().format(signature, [], inputs)
