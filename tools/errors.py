@@ -145,6 +145,10 @@ class LimitReached(SessionRefusal):
     """All searches or reads of this session are used."""
 
 
+class ScanRefused(SessionRefusal):
+    """A pattern, a phrase or words that texts cannot be searched for."""
+
+
 class AbortCompilation(BaseException):
     """Stops work that swallows every Exception, as DSPy's optimizers do, by not being an
     Exception; `reason` tells the cause.

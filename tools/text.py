@@ -23,11 +23,11 @@ STOP_WORDS = frozenset(
     """.split()  # noqa: SIM905
 )
 # Characters of scripts that write no blanks between words: Thai and Lao, Burmese, Khmer, kana, Han.
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
-_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
-_RUN_OR_WORD = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])\w){{2,}}")
+UNSPACED_RUN = re.compile(f"[{UNSPACED}]+")
+_RUN_OR_WORD = re.compile(rf"[{UNSPACED}]+|(?:(?![{UNSPACED}])\w){{2,}}")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -45,7 +45,7 @@ def content_words(text: str) -> list[str]:
 
 def has_unspaced_words(text: str) -> bool:
     """Return whether a text has words of a script that writes no blanks between them."""
-    return bool(_UNSPACED_RUN.search(text))
+    return bool(UNSPACED_RUN.search(text))
 
 
 def bigram_words(text: str) -> list[str]:
@@ -56,7 +56,7 @@ def bigram_words(text: str) -> list[str]:
     """
     words = []
     for piece in _RUN_OR_WORD.findall(text.lower()):
-        if _UNSPACED_RUN.match(piece):
+        if UNSPACED_RUN.match(piece):
             # A single character is a word by itself.
             words += [piece[start : start + 2] for start in range(max(1, len(piece) - 1))]
         elif piece not in STOP_WORDS:
