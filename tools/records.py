@@ -149,17 +149,26 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 Tool = Literal[
     "search",
+    "more",
+    "grep",
+    "phrase",
+    "count",
     "read",
     "judge",
     "select",
     "drop",
     "note",
+    "notes",
     "rank",
     "shorten",
+    "forget",
     "repeat",
     "salvage",
     "stop",
 ]
+# The steps whose documents came out of the corpus; all others name documents that had surfaced.
+SURFACING: tuple[Tool, ...] = ("search", "more", "grep", "phrase")
+Span = tuple[int, int]  # characters of a text, from the first to before the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +176,19 @@ class Step:
     """An event of a session, with its documents.
 
     search   `argument` is the text; `doc_ids` came back, best first; `shown` if a model saw snippets
+    more     the next documents of an earlier search, which is `argument`, after its `first`
+    grep     documents with lines that match the regular expression `argument`; `spans` were shown
+    phrase   documents with the words of `argument` in this order; `spans` were shown
+    count    document frequencies of the words in `argument`; it names no documents
     read     a single document; `shown` of its `lengths` characters
     judge    documents shown together to a model; `shown` and `lengths` for each
     select   ids that were kept
     drop     ids that were shown and passed over
     note     `argument` is the text
+    notes    the notes so far, which were shown again
     rank     `doc_ids` are in the order that was made
     shorten  `argument` names the part left out of a prompt, so that the prompt fits the model
+    forget   documents of which all text left the prompt before they were selected
     repeat   a search, a reading or a note that was made before, so nothing was done; `argument` is
              its text, or the id of the document, and `repeated` its kind
     salvage  `argument` says which part of an unusable answer is used, or what is used for want of one
@@ -195,6 +210,10 @@ class Step:
     among: bool = False  # a search that ordered what had surfaced, and could surface nothing
     shown: tuple[int, ...] = ()  # characters shown of each document
     lengths: tuple[int, ...] = ()  # characters that each document has
+    # Which characters of each document were shown; without it, they are those at its beginning
+    spans: tuple[tuple[Span, ...], ...] = ()
+    first: int = 0  # documents of the ranking before those of a `more`
+    partial: str = ""  # why a scan of the corpus ended before its end
     refused: str = ""  # why the call was refused; it then has no documents
     repeated: Literal["", "search", "read", "note"] = ""  # the kind of step that a repeat repeats
 
@@ -261,13 +280,15 @@ def step_json(step: Step) -> JsonObject:
     row |= {"hop": step.hop, "started": round(step.started, 4), "seconds": round(step.seconds, 4)}
     if step.usage != NO_USAGE:
         row["usage"] = usage_json(step.usage)
-    if step.tool == "search":
+    if step.tool in ("search", "more"):
         row |= {"retriever": step.retriever, "k": step.k}
     row |= {
         name: value
-        for name in ("instruction", "cut", "among", "refused", "repeated")
+        for name in ("instruction", "cut", "among", "refused", "repeated", "first", "partial")
         if (value := getattr(step, name))
     }
+    if step.spans:
+        row["spans"] = [[list(span) for span in spans] for spans in step.spans]
     return row | {
         name: list(value)
         for name in ("calls", "shown", "lengths")

@@ -59,6 +59,9 @@ class StepFields(TypedDict, total=False):
     among: bool
     shown: list[Count]
     lengths: list[Count]
+    spans: list[list[list[Count]]]
+    first: Count
+    partial: str
     refused: str
     repeated: str
 

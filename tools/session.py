@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from sextant.tools import plugins
 from sextant.tools.errors import (
@@ -31,12 +31,14 @@ from sextant.tools.errors import (
 )
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import (
+    SURFACING,
     Document,
     Hits,
     JsonMapping,
     JsonObject,
     Query,
     Snippet,
+    Span,
     Submission,
     Tool,
     Usage,
@@ -46,6 +48,7 @@ from sextant.tools.trace import TraceRecorder
 
 if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file
     from sextant.tools.retrievers.base import Retriever
+    from sextant.tools.text_scan import WordCounts
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 _ANSWERED: ContextVar[Query | None] = ContextVar("answered", default=None)
@@ -89,12 +92,17 @@ class Limits:
 
     searches: int | None = None
     reads: int | None = None
+    more: int | None = None
+    grep: int | None = None
+    phrase: int | None = None
+    count: int | None = None
     snippet_chars: int = 300
     calls: int | None = None  # of a model, including those whose answers were kept
     tokens: int | None = (
         None  # of prompts and answers together; a call that begins below may end above
     )
     depth: int = 1000  # documents in the ranking that is made where a limit ends a session
+    scan_seconds: float = 10.0  # of one grep or phrase, after which it is cut, and says so
 
 
 def count_unmetered_request(to: str) -> None:
@@ -133,8 +141,40 @@ _ELSEWHERE = (
 # depending on the queries before.
 UNFOUND_ID = "invented, or kept in a cache from another query's search"
 _World = tuple[
-    Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]
+    Any,  # a Corpus; any mapping of documents, if nothing scans them
+    "Mapping[str, Retriever]",
+    Limits,
+    Callable[[], float],
 ]  # of a toolbox
+# Tools whose limit is called by another name than they.
+_LIMITS = {"search": "searches", "read": "reads"}
+# Tools whose calls can be limited.
+_LIMITED: tuple[Tool, ...] = ("search", "more", "grep", "phrase", "count", "read")
+
+
+class _Ranking(NamedTuple):
+    """A ranking that was made by a search, to go on in."""
+
+    retriever: str
+    hits: Hits
+
+
+class Excerpt(NamedTuple):
+    """Lines of a document around a match."""
+
+    doc_id: str
+    title: str
+    line: int  # of the match, from 1
+    text: str
+
+
+class Excerpts(NamedTuple):
+    """The result of a scan of all texts."""
+
+    rows: list[Excerpt]
+    lines: int  # that match in all, or until the scan was cut
+    documents: int
+    partial: str  # why the scan was cut; "" if it was not
 
 
 class SharedOnDeepcopy:
@@ -173,6 +213,11 @@ class Toolbox(SharedOnDeepcopy):
             from sextant.tools import otel_spans  # OpenTelemetry, which most runs go without
 
             otel_spans.start()
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of each session."""
+        return self._world[2]
 
     def open(self, query: Query, snapshot: JsonMapping | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
@@ -231,9 +276,17 @@ class Session(TraceRecorder):
         self._requests = Counter[str](snapshot.get("asked", {}))
         self._surfaced = set(query.candidates or ()) - query.excluded
         self._shown = set[str]()
+        self._selected = set[str]()
+        # Documents of a ranking that are kept for `more`; 0 keeps none.
+        self.kept_depth = 0
+        self._rankings = {
+            text: _Ranking(retriever, Hits(doc_ids, scores))
+            for text, retriever, doc_ids, scores in snapshot.get("rankings", ())
+        }
         for step in self.trace.steps:  # of the snapshot
-            self._surfaced.update(step.doc_ids if step.tool == "search" else ())
+            self._surfaced.update(step.doc_ids if step.tool in SURFACING else ())
             self._shown.update(step.doc_ids if step.shown else ())
+            self._selected.update(step.doc_ids if step.tool == "select" else ())
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled: actions of another process on a copy would be in no trace."""
@@ -246,6 +299,10 @@ class Session(TraceRecorder):
                 "used": dict(self._used),
                 "asked": dict(self._requests),
                 "usable": self._usable,
+                "rankings": [
+                    [text, ranking.retriever, ranking.hits.doc_ids, ranking.hits.scores]
+                    for text, ranking in self._rankings.items()
+                ],
             }
 
     def count_request(self, request: str) -> int:
@@ -303,27 +360,115 @@ class Session(TraceRecorder):
         `hop` is the hop of the search, if other threads may begin the next hop meanwhile.
         """
         hits, record = self._retrieve(text, k, retriever, instruction, among)
-        documents = [self._documents[doc_id] for doc_id in hits.doc_ids]
-        texts = [document.text[: self.limits.snippet_chars] for document in documents]
+        snippets = self._cut_snippets(hits)
         details: JsonObject = {"hop": hop or 0}
         if shown and not set(hits.doc_ids) <= set(seen):
-            with self._lock:
-                self._shown.update(hits.doc_ids)
-            details |= {
-                "shown": tuple(map(len, texts)),
-                "lengths": tuple(len(document.text) for document in documents),
-            }
+            details |= self._show_snippets(snippets)
         record(**details)
-        rows = zip(
-            documents,
-            texts,
-            hits.scores,
-            strict=True,
+        return snippets
+
+    def more(self, text: str, first: int, k: int = 10) -> list[Snippet]:
+        """Return `k` documents of the ranking of an earlier search for `text`, from the rank `first` on.
+
+        They are for a model to see; ranks are from 1. Nothing is searched: the ranking was kept,
+        for which `kept_depth` was set before the search. ValueError for another text or rank;
+        LimitReached if no call is left.
+        """
+        ranking = self._rankings.get(text)
+        if ranking is None or first < 1:
+            raise ValueError(f"there is no rank {first} of a search for {text!r}")
+        self._take("more", text)
+        page = ranking.hits[first - 1 : first - 1 + k]
+        with self._lock:
+            self._surfaced.update(page.doc_ids)
+        snippets = self._cut_snippets(page)
+        self._record(
+            "more",
+            text,
+            tuple(page.doc_ids),
+            retriever=ranking.retriever,
+            k=k,
+            first=first - 1,
+            **self._show_snippets(snippets),
         )
-        return [
-            Snippet(document.doc_id, document.title, snippet, score)
-            for document, snippet, score in rows
-        ]
+        return snippets
+
+    def scan(
+        self,
+        tool: Literal["grep", "phrase"],
+        words: str,
+        k: int = 10,
+        *,
+        shown: bool = True,
+    ) -> Excerpts:
+        """Return lines of the stored texts that match the regular expression or have the phrase `words`.
+
+        At most `k` lines with two around each, in the order of the corpus. `shown` says that a model
+        sees them. ScanRefused for an expression that cannot be used; LimitReached if no scan is
+        left.
+        """
+        self._take(tool, words)
+        scanner = self._documents.scanner
+        query = self._query
+        found = (scanner.grep if tool == "grep" else scanner.phrase)(
+            words,
+            k,
+            excluded=query.excluded,
+            among=query.candidates,
+            seconds=self.limits.scan_seconds,
+        )
+        spans = dict[str, list[Span]]()
+        excerpts = []
+        for match in found.matches:
+            document = self._documents[match.doc_id]
+            spans.setdefault(match.doc_id, []).append((match.start, match.end))
+            text = document.text[match.start : match.end]
+            excerpts.append(Excerpt(match.doc_id, document.title, match.line, text))
+        with self._lock:
+            self._surfaced.update(spans)
+            self._shown.update(spans if shown else ())
+        details: JsonObject = {}
+        if shown:
+            details["spans"] = tuple(map(tuple, spans.values()))
+            details["shown"] = tuple(
+                sum(end - start for start, end in parts) for parts in spans.values()
+            )
+            details["lengths"] = tuple(len(self._documents[doc_id].text) for doc_id in spans)
+        self._record(tool, words, tuple(spans), k=k, partial=found.cut, **details)
+        return Excerpts(excerpts, found.lines, found.documents, found.cut)
+
+    def count(self, words: Sequence[str]) -> "WordCounts":
+        """Return in how many documents each of the words is, and all of them together. LimitReached
+        if no count is left.
+        """
+        argument = " ".join(words)
+        self._take("count", argument)
+        query = self._query
+        counts: WordCounts = self._documents.scanner.count(
+            words,
+            excluded=query.excluded,
+            among=query.candidates,
+            seconds=self.limits.scan_seconds,
+        )
+        self._record("count", argument, partial=counts.cut)
+        return counts
+
+    def _cut_snippets(self, hits: Hits) -> list[Snippet]:
+        snippets = []
+        for doc_id, score in zip(hits.doc_ids, hits.scores, strict=True):
+            document = self._documents[doc_id]
+            text = document.text[: self.limits.snippet_chars]
+            snippets.append(Snippet(doc_id, document.title, text, score))
+        return snippets
+
+    def _show_snippets(self, snippets: Sequence[Snippet]) -> JsonObject:
+        """Note that a model sees the snippets; return the fields of their step."""
+        with self._lock:
+            self._shown.update(snippet.doc_id for snippet in snippets)
+        return {
+            "shown": tuple(len(snippet.text) for snippet in snippets),
+            "lengths": tuple(len(self._documents[snippet.doc_id].text) for snippet in snippets),
+        }
 
     def find_hits(
         self,
@@ -367,7 +512,11 @@ class Session(TraceRecorder):
                 usage_recorded_elsewhere(),
             ):  # a thread of a program's may have no session
                 hits = engine.search(
-                    text, k, instruction=objective, excluded=query.excluded, among=pool
+                    text,
+                    max(k, self.kept_depth),
+                    instruction=objective,
+                    excluded=query.excluded,
+                    among=pool,
                 )
         except FAULTS as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
@@ -382,6 +531,9 @@ class Session(TraceRecorder):
                 "the query stays pending, and the same command goes on once the retriever works"
             )
             raise self.fault from error
+        if self.kept_depth:
+            self._rankings[text] = _Ranking(engine.name, hits)
+            hits = hits[:k]
         doc_ids = tuple(hits.doc_ids)
         with self._lock:
             self._surfaced.update(doc_ids)
@@ -403,22 +555,27 @@ class Session(TraceRecorder):
         doc_id: str,
         chars: int | None = None,
         *,
+        first: int = 0,
         fit: Callable[[str], str] = lambda text: text,
     ) -> str:
-        """Return a document's text, cut to `chars`, and then by `fit`; DocumentNotFound unless a search returned it."""
+        """Return a document's text from its character `first` on, cut to `chars`, and then by `fit`.
+
+        DocumentNotFound unless a search returned it.
+        """
         self._take("read", doc_id)
         try:
             text = self.read_whole(doc_id)
         except DocumentNotFound as refusal:
             self._record("read", doc_id, refused=str(refusal))
             raise
-        shown = fit(text[:chars])
+        shown = fit(text[first:][:chars])
         self._show(
             "read",
             doc_id,
             [doc_id],
             [text],
             [shown],
+            (((first, first + len(shown)),),) if first else (),
         )
         return shown
 
@@ -428,7 +585,7 @@ class Session(TraceRecorder):
             raise DocumentNotFound(
                 f"no document {doc_id!r} here; use a doc_id that a search returned"
             )
-        return self._documents[doc_id].text
+        return str(self._documents[doc_id].text)
 
     def judge(
         self,
@@ -453,6 +610,7 @@ class Session(TraceRecorder):
         """Keep the `doc_ids` that were shown `among` others, each once; drop the others, and count the invented."""
         named = list(dict.fromkeys(doc_ids))
         selected = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
+        self._selected.update(selected)
         self.count_invented(named)
         self._record("select", "", tuple(selected))
         self._note_followed("selected", selected)
@@ -477,9 +635,23 @@ class Session(TraceRecorder):
         with self._lock:
             self._add("note", text)
 
-    def repeat(self, tool: Literal["search", "read", "note"], argument: str) -> None:
+    def list_notes(self) -> None:
+        """Record that the notes so far were shown again."""
+        self._record("notes")
+
+    def repeat(self, tool: Tool, argument: str) -> None:
         """Record a repeated search, reading or note; it counts towards no limit and shows nothing."""
         self._record("repeat", argument, repeated=tool)
+
+    def forget(self, doc_ids: Iterable[str]) -> None:
+        """Record those documents as forgotten that were shown and are not selected: no text of them is in the
+        prompt any more.
+        """
+        forgotten = [
+            doc_id for doc_id in doc_ids if doc_id in self._shown and doc_id not in self._selected
+        ]
+        if forgotten:
+            self._record("forget", "", tuple(forgotten))
 
     def shorten(self, what: str) -> None:
         """Record, in words, the part that was left out of a prompt to make it fit the model."""
@@ -582,7 +754,7 @@ class Session(TraceRecorder):
         self.join()
         # A program that goes on after a refused search, and ends by itself, was ended by the limit
         # all the same.
-        refused = any(step.refused and step.tool == "search" for step in self.trace.steps)
+        refused = any(step.refused and step.tool in SURFACING for step in self.trace.steps)
         self._record("stop", "budget" if refused else why)
         self._close()
         if _CURRENT.get() is self:
@@ -615,10 +787,26 @@ class Session(TraceRecorder):
         if self.is_elsewhere:
             raise UsageError(_ELSEWHERE)
 
-    def _take(self, tool: Literal["search", "read"], argument: str) -> None:
+    def left(self) -> dict[str, int]:
+        """Return what each limit leaves, by its noun; limits that are not set are left out."""
+        limits = self.limits
+        used = {
+            "model calls": (limits.calls, self._calls),
+            "tokens": (limits.tokens, self.usage.input_tokens + self.usage.output_tokens),
+        }
+        for tool in _LIMITED:
+            name = _LIMITS.get(tool, tool)
+            used[name] = (getattr(limits, name), self._used[tool])
+        return {
+            name: max(0, limit - spent)
+            for name, (limit, spent) in used.items()
+            if limit is not None
+        }
+
+    def _take(self, tool: Tool, argument: str) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, if there is none left."""
         self._check_process()
-        most = self.limits.searches if tool == "search" else self.limits.reads
+        most = getattr(self.limits, _LIMITS.get(tool, tool))
         with self._lock:
             granted = most is None or self._used[tool] < most
             self._used[tool] += granted
@@ -628,7 +816,13 @@ class Session(TraceRecorder):
             raise LimitReached(refusal)
 
     def _show(
-        self, tool: Tool, argument: str, doc_ids: Sequence[str], texts: list[str], shown: list[str]
+        self,
+        tool: Tool,
+        argument: str,
+        doc_ids: Sequence[str],
+        texts: list[str],
+        shown: list[str],
+        spans: tuple[tuple[Span, ...], ...] = (),
     ) -> None:
         """Record that a model is shown the first documents, as many as there are texts in `shown`."""
         shown_ids = tuple(doc_ids)[: len(shown)]
@@ -641,6 +835,7 @@ class Session(TraceRecorder):
             shown_ids,
             shown=tuple(map(len, shown)),
             lengths=lengths,
+            spans=spans,
         )
 
     def _record(

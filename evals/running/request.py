@@ -55,7 +55,16 @@ EACH = 8
 # Queries at a time with a real model; the offline engine is bound by this process, and gets 1
 WORKERS = 8
 # What one query may use -> the name of that in sextant.tools.session.Limits.
-LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
+LIMITS = {
+    "max_calls": "calls",
+    "max_searches": "searches",
+    "max_tokens": "tokens",
+    "max_reads": "reads",
+    "max_more": "more",
+    "max_grep": "grep",
+    "max_phrase": "phrase",
+    "max_count": "count",
+}
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = (
     "data",

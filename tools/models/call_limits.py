@@ -116,6 +116,10 @@ class Budget:
             self.calls += spent.calls if requests is None else requests
             self._book(spent)
 
+    def left_usd(self) -> float | None:
+        """Return the dollars that are left; None without a limit in dollars."""
+        return None if self._usd is None else max(0.0, self._usd - self._spent_usd)
+
     def goes_alone(self, expected: CallReservation) -> bool:
         """Return whether a call that can use so much leaves no room for another, whatever the limit."""
         unknown_tokens = self._tokens is not None and expected.tokens == math.inf
