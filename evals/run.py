@@ -66,6 +66,7 @@ def parser() -> CommandParser:
     """Return the command line."""
     command_line = CommandParser(prog="sextant run", description=ABOUT)
     cli_options.add_options(command_line, Request)
+    cli_options.add_tools_option(command_line)
     command_line.lists.add("--task")
     add = command_line.add_argument
     add(

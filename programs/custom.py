@@ -26,6 +26,7 @@ import pydantic
 from dspy.utils.callback import BaseCallback
 
 from sextant.programs.base import Program
+from sextant.programs.corpus_tools import DEFAULT, list_tools, prepare
 from sextant.programs.custom_results import (
     ANSWERS,
     QUERY,
@@ -37,6 +38,7 @@ from sextant.programs.custom_results import (
 from sextant.programs.search_tools import (
     DESK,
     SearchTools,
+    Tool,
     make_tools,
     read,
     retrieve,
@@ -100,10 +102,13 @@ def make_program_class(user_object: Any, name: str) -> Any:
         if parameter.name not in asks
     ]
     base = inspect.signature(CustomProgram.__init__).parameters
+    given = [base["toolbox"], base["depth"]]
+    if "tools" in parameters and not answers:
+        given.append(base["tools"])
     attributes = {
         "__init__": CustomProgram.__init__,  # a dataclass would make another one
         "__doc__": inspect.getdoc(user_object) if callable(user_object) else None,
-        "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
+        "__signature__": inspect.Signature([*given, *settings]),
         "source": (user_object,),  # a function by itself would be a method
         "label": plugins.display_name(name),
         "asks": asks,  # what it is given by name
@@ -333,9 +338,11 @@ class CustomProgram(Program):
         toolbox: Toolbox,
         *,
         depth: int = 1000,
+        tools: str = DEFAULT,  # names, with commas between: programs/corpus_tools.py
         **parameters: Any,
     ) -> None:
         super().__init__(toolbox, depth=depth)
+        self.functions = list_tools(tools)
         # Parameters of a function that a maker returned.
         self.function_asks: tuple[str, ...] = ()
         self._own_loop: EventLoop | None = None
@@ -363,11 +370,12 @@ class CustomProgram(Program):
             return self._prepare_graph(source)
         is_class = isinstance(source, type)
         product = self._call_maker(
-            parameters, make_tools() if is_class else make_tools(_graphs().Tool.from_function)
+            parameters,
+            make_tools(Tool if is_class else _graphs().Tool.from_function, self.functions),
         )
         if isinstance(product, dspy.Module) and not is_class:
             # With tools of DSPy's instead of LangChain's.
-            product = self._call_maker(parameters, make_tools())
+            product = self._call_maker(parameters, make_tools(Tool, self.functions))
         if is_graph(product):
             return self._prepare_graph(product)
         if isinstance(product, dspy.Module) or "toolbox" in self.asks:
@@ -462,6 +470,7 @@ class CustomProgram(Program):
                 query, SearchTools(session.current() or self.toolbox.open(query)), returned, "done"
             )
         desk = SearchTools(self.toolbox.open(query), hops=0)
+        prepare(desk, self.functions)
         DESK.set(desk)
         returned, stop_reason = self._ask(query, desk)
         if returned is None and is_graph(self.inner):

@@ -26,7 +26,7 @@ from sextant.tools.models.dspy_internals import dotdict
 from sextant.tools.models.prompting import cut_to_share, escape_markers
 from sextant.tools.platform.threads import REMEDY
 from sextant.tools.records import Query, Snippet, Submission
-from sextant.tools.session import UNFOUND_ID, Session, current
+from sextant.tools.session import UNFOUND_ID, Excerpts, Session, current
 from sextant.tools.text import fold_words
 
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
@@ -51,6 +51,13 @@ class EarlierReading(NamedTuple):
 
     hop: int
     chars: int  # characters that were asked for; 0 is all
+
+
+class EarlierPage(NamedTuple):
+    """How far a search's ranking was shown."""
+
+    text: str  # of the search
+    shown: int  # documents
 
 
 class PassageText(str):
@@ -94,6 +101,11 @@ class SearchTools:
     readings: dict[str, EarlierReading] = field(default_factory=dict)  # by document
     # Documents of searches that the model still has before it -> the latest hop that showed them
     visible: dict[str, int] = field(default_factory=dict)
+    # The same of all tools: documents of which some text is before the model
+    in_prompt: dict[str, int] = field(default_factory=dict)
+    # Words of searches -> their texts, and how far their rankings were shown
+    pages: dict[str, EarlierPage] = field(default_factory=dict)
+    board: list[str] = field(default_factory=list)  # the model's notes
     lock: Lock = field(default_factory=Lock, repr=False)  # threads of one query share the desk
 
     def find(self, text: str, k: int, seen: Iterable[str] = ()) -> list[Snippet]:
@@ -145,9 +157,59 @@ class SearchTools:
             self.repeats = 0
             number = len(self.searches) + 1
             self.searches[words] = EarlierSearch(number, hop, k, snippets)
+            self.pages[words] = EarlierPage(text, len(snippets))
             if not nothing_new:
                 self.visible.update(dict.fromkeys((row["doc_id"] for row in rows), hop))
+                self._show(row["doc_id"] for row in rows)
         return SearchResultText(as_json(rows), snippets)
+
+    def page(self, search: str, first: int) -> SearchResultText:
+        """Go on in the ranking of an earlier search, from a rank, or after its last document that was shown."""
+        words = fold_words(search)
+        earlier = self.pages.get(words)
+        if earlier is None:
+            raise InvalidAnswer("wrong type", f"nothing was searched by {search[:60]!r} so far")
+        start = first if first > 0 else earlier.shown + 1
+        snippets = self.session.more(earlier.text, start, self.per_search)
+        with self.lock:
+            self.repeats = 0
+            self.pages[words] = EarlierPage(earlier.text, start - 1 + len(snippets))
+            for rank, snippet in enumerate(snippets, start):
+                self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
+            self._show(snippet.doc_id for snippet in snippets)
+        rows = [
+            {"rank": rank, "doc_id": snippet.doc_id, "title": snippet.title, "text": snippet.text}
+            for rank, snippet in enumerate(snippets, start)
+        ]
+        return SearchResultText(as_json(rows), snippets)
+
+    def scan(self, tool: Literal["grep", "phrase"], words: str, k: int) -> Excerpts:
+        """Return lines that match; their documents rank after those of searches, in the order of the corpus."""
+        excerpts = self.session.scan(tool, words, k)
+        with self.lock:
+            self.repeats = 0
+            for row in excerpts.rows:
+                self.best_rank.setdefault(row.doc_id, self.session.limits.depth)
+            self._show(row.doc_id for row in excerpts.rows)
+        return excerpts
+
+    def read_window(self, doc_id: str, first: int, chars: int) -> str:
+        """Return `chars` characters of a document from `first` on, 0 all, as JSON with the length of its text."""
+        doc_id = Ids(self.best_rank).find(doc_id) or doc_id
+        fit = partial(cut_to_share, share=A_READING)
+        try:
+            text = self.session.read(doc_id, chars or None, first=max(0, first), fit=fit)
+        except DocumentNotFound:
+            self._blame(doc_id)
+            raise
+        self.repeats = 0
+        self._show([doc_id])
+        self.readings[doc_id] = EarlierReading(self.session.hop, chars)
+        length = len(self.session.read_whole(doc_id))
+        return as_json({"doc_id": doc_id, "from": first, "of": length, "text": text})
+
+    def _show(self, doc_ids: Iterable[str]) -> None:
+        self.in_prompt.update(dict.fromkeys(doc_ids, self.session.hop))
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
@@ -156,9 +218,12 @@ class SearchTools:
         try:
             return self.read_once(doc_id, self.read_chars, fit=fit)
         except DocumentNotFound:
-            self.session.count_invented([doc_id])
-            self.session.blame(doc_id, "named an id that it gives")
+            self._blame(doc_id)
             raise
+
+    def _blame(self, doc_id: str) -> None:
+        self.session.count_invented([doc_id])
+        self.session.blame(doc_id, "named an id that it gives")
 
     def read_once(
         self,
@@ -175,10 +240,14 @@ class SearchTools:
         text = self.session.read(doc_id, chars or None, fit=fit)
         self.readings[doc_id] = EarlierReading(self.session.hop, chars)
         self.repeats = 0
+        self._show([doc_id])
         return as_json({"doc_id": doc_id, "text": text})
 
-    def forget(self, hop: int) -> None:
-        """Show results of the hops up to `hop` again if they are asked for: the model no longer has them before it."""
+    def forget(self, hop: int, *, wholly: bool = True) -> None:
+        """Show results of the hops up to `hop` again if they are asked for: the model no longer has them before it.
+
+        Not `wholly` if a part of each text is left.
+        """
         self.searches = {
             words: earlier for words, earlier in self.searches.items() if earlier.hop > hop
         }
@@ -186,6 +255,11 @@ class SearchTools:
             doc_id: earlier for doc_id, earlier in self.readings.items() if earlier.hop > hop
         }
         self.visible = {doc_id: shown for doc_id, shown in self.visible.items() if shown > hop}
+        if wholly:
+            gone = [doc_id for doc_id, shown in self.in_prompt.items() if shown <= hop]
+            self.session.forget(gone)
+            for doc_id in gone:
+                del self.in_prompt[doc_id]
 
     def answer_repeated_search(self, earlier: EarlierSearch) -> str:
         """Return what the model is told of a search that was made before."""
@@ -339,6 +413,18 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
     return {parameter.name: parameter.annotation for parameter in parameters}
 
 
+def public_name(parameter: str) -> str:
+    """Return the name of a parameter as a model knows it: `from` for `from_`."""
+    return parameter.rstrip("_")
+
+
+def describe_tool(tool: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return what a tool's docstring says of it, and of each of its parameters."""
+    summary, _, listed = (inspect.getdoc(tool) or "").partition("\n\nArgs:\n")
+    lines = (line.strip().partition(": ") for line in listed.splitlines())
+    return summary, {name: text for name, _, text in lines}
+
+
 # The tools of the query that is being answered.
 DESK: ContextVar[SearchTools | None] = ContextVar("desk", default=None)
 
@@ -386,16 +472,28 @@ select = _of_present(SearchTools.select)
 class Tool(dspy.Tool):
     """A tool of DSPy's that takes its arguments by position, too, and in the forms in which models write them."""
 
+    def __init__(self, function: Callable[..., Any], **named: Any) -> None:
+        summary, descriptions = describe_tool(function)
+        super().__init__(function, desc=summary, arg_desc=descriptions, **named)
+        schemas: dict[str, Any] = vars(self)["args"]
+        self.args = {public_name(name): schema for name, schema in schemas.items()}
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call its function."""
         by_position = dict(zip(self.args or (), arguments, strict=False))
         return super().__call__(**by_position, **named)
 
     def _validate_and_parse_args(self, **arguments: Any) -> dict[str, Any]:
-        converted = convert_arguments(str(self.name), arguments, _kinds(self.func))
-        return super()._validate_and_parse_args(**converted)  # type: ignore[no-any-return]
+        kinds = _kinds(self.func)
+        converted = convert_arguments(str(self.name), arguments, kinds)
+        public = {public_name(name): value for name, value in converted.items()}
+        parsed = super()._validate_and_parse_args(**public)
+        return {name: parsed.get(public_name(name)) for name in converted}
 
 
-def make_tools(tool_type: Callable[..., Any] = Tool) -> dict[str, Any]:
-    """Return the tools by name."""
-    return {function.__name__: tool_type(function) for function in (search, read, select)}
+def make_tools(
+    tool_type: Callable[..., Any] = Tool, functions: Sequence[Callable[..., str]] = ()
+) -> dict[str, Any]:
+    """Return tools by name: the `functions` of programs/corpus_tools.py, by default search, read and select."""
+    present = [_of_present(function) for function in functions] or [search, read, select]
+    return {function.__name__: tool_type(function) for function in present}

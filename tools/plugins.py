@@ -30,6 +30,7 @@ from sextant.tools.platform.interrupts import is_own_interrupt
 from sextant.tools.user_files import is_own
 
 PROGRAMS = "sextant.programs"  # groups of entry points
+TOOLS = "sextant.tools"
 RETRIEVERS = "sextant.retrievers"
 TASKS = "sextant.tasks"
 TELEPROMPTERS = "sextant.teleprompters"

@@ -115,6 +115,19 @@ def add_options(
         groups.get(option.group, parser).add_argument(option.flag, **settings)
 
 
+def add_tools_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--tools NAMES`, which is `-P tools=NAMES`."""
+    parser.add_argument(
+        "--tools",
+        dest="parameters",
+        action="append",
+        default=[],
+        type=lambda names: ("tools", names),
+        metavar="NAMES",
+        help="-P tools=NAMES: what an agent may call, as search,more,read,grep",
+    )
+
+
 def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
     """Return the parameters of a program that `-P` may set, by name: with a plain default, and a
     type that a text can have.
