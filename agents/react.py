@@ -13,9 +13,10 @@ rank, however the search ends.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MethodType
 from typing import Any, ClassVar
 
 import dspy
@@ -24,7 +25,9 @@ from langgraph.graph import END
 from typing_extensions import TypedDict
 
 from sextant.agents.graph import Agent, NodeContext, build_graph
+from sextant.agents.memory import LEFT_OUT, AgentTurn, Oldest, SumUp, View, find_memory
 from sextant.programs.base import QuerySignature
+from sextant.programs.corpus_tools import DEFAULT, list_tools, prepare
 from sextant.programs.search_tools import SearchTools, Tool
 from sextant.tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
 from sextant.tools.models import offline_rules as rules
@@ -47,15 +50,20 @@ from sextant.tools.models.answers.fields import (
     read_arguments,
 )
 from sextant.tools.models.language_model import CALLS_IN_TEXT
-from sextant.tools.models.prompting import ask, check_room, prompt_fits, usable_context
+from sextant.tools.models.prompting import (
+    ask,
+    check_room,
+    narrowed,
+    prompt_fits,
+    usable_context,
+)
 from sextant.tools.models.provider_response import is_cut
 from sextant.tools.models.tokens import Message, count_tokens
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage
+from sextant.tools.session import Session
 
 _STEP_TOKENS = 800  # of a good answer: a thought and a few calls
-_LEFT_OUT = "(left out, because the conversation had grown too long)"
 _CUT = "That was cut off before its end; be brief."
-_NOTHING = "No tool was called. Call `search`, or `finish` to end with the documents found."
 _UNUSABLE = "unusable"  # the finish reason of a turn whose answers DSPy's adapter has refused
 # For models whose calls no parser of the server holds to a form: small ones fall into words, or fall
 # silent. Qwen2.5-Coder-1.5B behind llama-server called a tool in 9 of 9 turns with this sentence, and
@@ -91,20 +99,11 @@ class NextStep(QuerySignature):
     calls: ToolCalls = dspy.OutputField(desc="one call or more of the tools")
 
 
-class _Turn(TypedDict):
-    thought: str
-    # {"name", "args"}, and "id" and "arguments" of the protocol; args is None where the arguments
-    # could not be read
-    calls: list[JsonObject]
-    results: list[str]
-    finish: str  # why the model's answer ended: "stop", "length", "refusal", ...
-    # Of the answer, to be passed back with its calls: the thoughts before them, signatures
-    parts: Message
-    in_text: bool  # whether the calls were read out of the text, for want of the server's parser
+_LEFT = (dspy.InputField(desc="what the limits of this search leave"), str)
 
 
 class _ReactState(TypedDict):
-    turns: list[_Turn]  # the last one has no results until its calls are made
+    turns: list[AgentTurn]  # the last one has no results until its calls are made
     why: str  # why no further step is made, once that is so
 
 
@@ -113,7 +112,12 @@ class _ReactNodes(NodeContext):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.desk = _ReactTools(self.session, self.program.per_search, self.program.read_chars)
+        program = self.program
+        self.desk = _ReactTools(
+            self.session, program.per_search, program.read_chars, functions=program.functions
+        )
+        prepare(self.desk, program.functions)
+        self.memory = find_memory(program.memory)(program, self.query, self.desk)
 
     def ranking(self, state: _ReactState) -> list[str]:
         return self.desk.rank_all()
@@ -126,7 +130,7 @@ class _ReactNodes(NodeContext):
         # A call of `finish` names the selected documents; an id has fewer tokens than characters.
         answer_tokens = _STEP_TOKENS + sum(len(doc_id) + 10 for doc_id in self.desk.selected)
         with changed_call(answer_tokens=answer_tokens):
-            turn = self.program.take_turn(self.query, self.desk, turns)
+            turn = self.program.take_turn(self.query, self.desk, turns, self.memory)
         thought = turn["thought"].strip()
         if thought and not has_declarations(thought):
             self.session.note(thought)
@@ -157,6 +161,7 @@ class React(Agent):
     offline: ClassVar = {
         "thought": lambda inputs, statistics: "counted words",
         "calls": rules.call_tools,
+        "summary": rules.sum_up,
     }
     # DSPy's interface alone has demonstrations and traces.
     compiled_with: ClassVar[JsonMapping] = {"interface": "dspy"}
@@ -166,6 +171,15 @@ class React(Agent):
     # Characters of one reading; 0 is all, or as much as takes a quarter of the model's window
     read_chars: int = 0
     interface: str = "auto"
+    # Names of tools over the corpus, with commas between (programs/corpus_tools.py); select and
+    # finish come along
+    tools: str = DEFAULT
+    memory: str = "oldest"  # agents/memory.py
+    window: int = 0  # tokens of the conversation before memory shortens it; 0 is the model's window
+    show_left: bool = False  # tell the model what its limits and the run's budget leave
+
+    # The prompt of a turn.
+    signature: ClassVar[Any] = NextStep
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -174,12 +188,32 @@ class React(Agent):
             steps=self.steps,
             per_search=self.per_search,
         )
-        require_at_least(0, "react", read_chars=self.read_chars)
+        require_at_least(0, "react", read_chars=self.read_chars, window=self.window)
         if self.interface not in ("auto", "openai", "dspy"):
             raise UsageError(
                 f"react: interface is {self.interface!r}; it is one of auto, openai, dspy"
             )
-        self.next_step = dspy.Predict(NextStep)
+        named = self.tools
+        if self.memory == "board" and "note" not in named.split(","):
+            named = (
+                f"{'search,read' if named == DEFAULT else named},note"  # without it nothing is kept
+            )
+        self.functions = list_tools(named)
+        find_memory(self.memory)
+        signature = self.signature
+        if self.show_left:
+            signature = signature.insert(5, "left", *_LEFT)
+        self.next_step = dspy.Predict(signature)
+        if self.memory == "summary":
+            self.sum_up = dspy.Predict(SumUp)
+
+    @property
+    def ends(self) -> str:
+        """When a search ends, in words."""
+        return (
+            f"when the model finishes, after {self.steps} answers, after {STRIKES} in a row without a "
+            "usable call, or at a limit"
+        )
 
     def most_calls(self, pool: int) -> int:
         """Return a call for each step."""
@@ -189,8 +223,9 @@ class React(Agent):
         self,
         query: Query,
         desk: "_ReactTools",
-        turns: list[_Turn],
-    ) -> _Turn:
+        turns: list[AgentTurn],
+        memory: Oldest,
+    ) -> AgentTurn:
         """Return the model's next turn, whose calls have no results yet."""
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
@@ -202,46 +237,50 @@ class React(Agent):
             "description": query.text,
             "steps_left": self.steps - len(turns) - 1,
         }
+        if self.show_left:
+            inputs["left"] = tell_left(desk.session)
         if len(turns) == SILENT_TURNS and not any(turn["calls"] for turn in turns):
             desk.ignores_tools = self.interface == "auto"
         if self.interface != "dspy" and native and not desk.ignores_tools:
             try:
-                return self._ask_by_openai(inputs, desk, turns, model)
+                return self._ask_by_openai(inputs, desk, turns, memory, model)
             except dspy.LMUnsupportedFeatureError:
                 if self.interface == "openai":
                     raise
                 model.tools = None  # for the rest of the run: it says that it takes none
-        return self._ask_by_dspy(inputs, desk, turns)
+        return self._ask_by_dspy(inputs, desk, turns, memory)
 
     def _ask_by_dspy(
         self,
         inputs: dict[str, Any],
         desk: "_ReactTools",
-        turns: list[_Turn],
-    ) -> _Turn:
+        turns: list[AgentTurn],
+        memory: Oldest,
+    ) -> AgentTurn:
         # Without the session behind them: teleprompters copy the inputs of calls.
         inputs = {
             **inputs,
             "tools": [tool.model_copy(update={"func": _no_call}) for tool in desk.offered_tools],
         }
 
-        def fits(forgotten: int) -> bool:
-            return prompt_fits(
-                self.next_step,
-                **inputs,
-                history=_tell_history(turns, forgotten),
-            )
+        def fits(view: View) -> bool:
+            with narrowed(self.window):
+                return prompt_fits(
+                    self.next_step,
+                    **inputs,
+                    history=_tell_history(view),
+                )
 
-        forgotten = _count_forgotten(desk, turns, fits)
+        history = _tell_history(memory.view(turns, fits))
         try:
             step = ask(
                 self.next_step,
                 _check_calls,
                 **inputs,
-                history=_tell_history(turns, forgotten),
+                history=history,
             )
         except UnusableAnswer as error:
-            desk.fault = InvalidAnswer(error.kind, _NOTHING, report=str(error))
+            desk.fault = InvalidAnswer(error.kind, desk.nothing, report=str(error))
             return {
                 "thought": "",
                 "calls": [],
@@ -266,46 +305,52 @@ class React(Agent):
         self,
         inputs: dict[str, Any],
         desk: "_ReactTools",
-        turns: list[_Turn],
+        turns: list[AgentTurn],
+        memory: Oldest,
         model: Any,
-    ) -> _Turn:
+    ) -> AgentTurn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.offered_tools]
         instructions = self.next_step.signature.instructions
         steps_left = inputs["steps_left"]
         request = (
             f"{inputs['objective']}\n\nWhat is searched for:\n{inputs['description']}\n\nAt most "
-            f"{self.steps} steps, each a call of `search`, `read`, `select` or `finish`."
+            f"{self.steps} steps, each a call of {_list_names(desk.tools)}."
         )
 
-        def make_messages(forgotten: int) -> list[Message]:
+        def make_messages(view: View) -> list[Message]:
             messages = [
                 {"role": "system", "content": instructions},
                 {"role": "user", "content": request.strip()},
             ]
-            for number, turn in enumerate(turns):
-                messages += _speak(turn, forgotten=number < forgotten)
+            if view.preface:
+                messages.append({"role": "user", "content": view.preface})
+            for number, turn in enumerate(view.turns):
+                messages += _speak(turn, desk.nothing, forgotten=number < view.compacted)
             reminders = []
             if turns and steps_left < 2:
                 reminders.append(f"Steps left after this one: {steps_left}.")
+            if self.show_left:
+                reminders.append(inputs["left"])
             if any(turn["in_text"] for turn in turns):
                 reminders.append(_WRITE_A_CALL)
             if reminders:
                 messages.append({"role": "user", "content": " ".join(reminders)})
             return _merge_user_messages(messages)
 
-        def fits(forgotten: int) -> bool:
-            room = usable_context()
+        def fits(view: View) -> bool:
+            with narrowed(self.window):
+                room = usable_context()
             return (
                 room is None
-                or count_tokens(json.dumps([make_messages(forgotten), tools])) + 4096 <= room
+                or count_tokens(json.dumps([make_messages(view), tools])) + 4096 <= room
             )
 
-        messages = make_messages(_count_forgotten(desk, turns, fits))
+        view = memory.view(turns, fits)
+        messages = make_messages(view)
         check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
-        call = PredictorCall(
-            None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)}
-        )
+        shown = {**inputs, "tools": desk.offered_tools, "history": _tell_history(view)}
+        call = PredictorCall(None, self.next_step.signature, shown)
         with changed_call(predictor_call=call):  # for the engine without a model
             message = model.converse(messages, tools)
         note_prompt_leak(
@@ -338,10 +383,19 @@ class _ReactTools(SearchTools):
     fault: InvalidAnswer | None = None  # the latest
     # Whether the model began without calls, although it was given tools.
     ignores_tools: bool = False
+    functions: Sequence[Callable[..., str]] = ()  # of its tools, but for `finish`
 
     @cached_property
     def tools(self) -> list[dspy.Tool]:
-        return [Tool(function) for function in (self.search, self.read, self.select, self.finish)]
+        return [
+            Tool(MethodType(function, self)) for function in (*self.functions, _ReactTools.finish)
+        ]
+
+    @property
+    def nothing(self) -> str:
+        """The words for a turn without a call."""
+        first = self.tools[0].name
+        return f"No tool was called. Call `{first}`, or `finish` to end with the documents found."
 
     @property
     def offered_tools(self) -> list[dspy.Tool]:
@@ -357,13 +411,14 @@ class _ReactTools(SearchTools):
             self.keep(new)
         named = [doc_id for doc_id in doc_ids if doc_id in self.selected]
         self.selected = list(dict.fromkeys(named + self.selected))
-        if not self.selected and not self.searches:
-            raise InvalidAnswer("empty", "nothing has been searched yet; call `search` first")
+        if not (self.selected or self.searches or self.best_rank):
+            first = self.tools[0].name
+            raise InvalidAnswer("empty", f"nothing has been searched yet; call `{first}` first")
         self.session.rank(self.selected)
         self.stop_reason = "done"
         return "done"
 
-    def answer(self, turn: _Turn) -> list[str]:
+    def answer(self, turn: AgentTurn) -> list[str]:
         """Return the results of a turn's calls; the search ends after too many turns without a usable call."""
         has_words = bool(turn["thought"].strip()) and not is_refusal(turn["finish"])
         if not turn["calls"] and self.selected and has_words:
@@ -372,9 +427,9 @@ class _ReactTools(SearchTools):
             return []
         answers = [self._call(call["name"], call["args"]) for call in turn["calls"]]
         if turn["finish"] == _UNUSABLE:
-            answers = [(_NOTHING, self.fault)]  # the adapter has counted it
+            answers = [(self.nothing, self.fault)]  # the adapter has counted it
         elif not answers:
-            answers = [_complain(turn)]
+            answers = [_complain(turn, self.nothing)]
         faults = [fault for _, fault in answers if fault]
         for fault in faults:
             self.fault = fault
@@ -421,24 +476,22 @@ def _no_call() -> None:  # at the top of the file: teleprompters pickle what the
     raise NotImplementedError("calls are made by the desk of a query")
 
 
-def _complain(turn: _Turn) -> tuple[str, InvalidAnswer]:
+def _complain(turn: AgentTurn, nothing: str) -> tuple[str, InvalidAnswer]:
     text = turn["thought"]
     finish = turn["finish"]
     if looks_like_refusal(text) or is_refusal(finish):
-        return _NOTHING, InvalidAnswer("refused", _NOTHING, report=report_refusal(text, finish))
+        return nothing, InvalidAnswer("refused", nothing, report=report_refusal(text, finish))
     if has_declarations(text):
-        return _NOTHING, InvalidAnswer(
-            "prompt copied", "the answer repeats the tools' descriptions"
-        )
+        return nothing, InvalidAnswer("prompt copied", "the answer repeats the tools' descriptions")
     if is_cut(finish):
-        return _NOTHING, InvalidAnswer("cut off", _NOTHING)
+        return nothing, InvalidAnswer("cut off", nothing)
     if has_marks(text):
         broken = (
             f"a call of a tool stands in the text of an answer, and cannot be read there: "
             f"{CALLS_IN_TEXT}"
         )
-        return _NOTHING, InvalidAnswer("unparsable", broken)
-    return _NOTHING, InvalidAnswer("empty", _NOTHING)
+        return nothing, InvalidAnswer("unparsable", broken)
+    return nothing, InvalidAnswer("empty", nothing)
 
 
 def _check_calls(outputs: Mapping[str, Any]) -> None:
@@ -446,30 +499,28 @@ def _check_calls(outputs: Mapping[str, Any]) -> None:
         raise InvalidAnswer("empty", "calls is empty; call a tool, and `finish` to end the search")
 
 
-def _count_forgotten(desk: _ReactTools, turns: list[_Turn], fits: Callable[[int], bool]) -> int:
-    """Return of how many turns, oldest first, the results have to be left out for the prompt to fit."""
-    forgotten = next((n for n in range(len(turns) + 1) if fits(n)), len(turns))
-    if forgotten:
-        desk.forget(forgotten)
-        desk.session.shorten(
-            f"results of the {forgotten} oldest of {len(turns)} steps are left out"
-        )
-    return forgotten
-
-
-def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
-    history = []
-    for number, turn in enumerate(turns):
+def _tell_history(view: View) -> list[Turn]:
+    history = [Turn(thought=view.preface, calls=[], results=[])] if view.preface else []
+    for turn in view.turns:
         calls = [{"name": call["name"], "args": call["args"]} for call in turn["calls"]]
-        results = [_LEFT_OUT] * len(turn["results"]) if number < forgotten else turn["results"]
-        history.append(
-            Turn(
-                thought=turn["thought"] if calls else "",
-                calls=calls,
-                results=results,
-            )
-        )
+        thought = turn["thought"] if calls else ""
+        history.append(Turn(thought=thought, calls=calls, results=turn["results"]))
     return history
+
+
+def tell_left(opened: Session) -> str:
+    """Return what the limits of a session leave, and the run's budget, as a line for the model."""
+    left = [f"{amount:,} {noun}" for noun, amount in opened.left().items()]
+    client = getattr(dspy.settings.lm, "client", None)
+    budget = client.resources.budget if client else None
+    if budget and (dollars := budget.left_usd()) is not None:
+        left.append(f"{dollars:.2f} dollars of the whole run")
+    return f"Left: {', '.join(left) or 'no limit'}."
+
+
+def _list_names(tools: Sequence[dspy.Tool]) -> str:
+    *names, last = [f"`{tool.name}`" for tool in tools]
+    return f"{', '.join(names)} or {last}"
 
 
 def _merge_user_messages(messages: list[Message]) -> list[Message]:
@@ -485,11 +536,11 @@ def _merge_user_messages(messages: list[Message]) -> list[Message]:
     return merged
 
 
-def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
+def _speak(turn: AgentTurn, nothing: str, *, forgotten: bool) -> list[Message]:
     cut = is_cut(turn["finish"])
     text = turn["thought"]
     if not turn["calls"]:
-        complaint: Message = {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}
+        complaint: Message = {"role": "user", "content": f"{_CUT} {nothing}" if cut else nothing}
         if cut or has_declarations(text) or not text.strip():
             # Small models go on with such an answer, and copy any words in its place.
             return [complaint]
@@ -513,12 +564,12 @@ def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
             {
                 "role": "tool",
                 "tool_call_id": call["id"],
-                "content": _LEFT_OUT if forgotten else result,
+                "content": result,
             }
         )
     parts = turn["parts"]
     if forgotten:  # thoughts of one text and signatures of calls have to be there all the same
         thought_names = {"tool_calls", "reasoning_content", "reasoning"} & parts.keys()
-        parts = {name: parts[name] if name == "tool_calls" else _LEFT_OUT for name in thought_names}
+        parts = {name: parts[name] if name == "tool_calls" else LEFT_OUT for name in thought_names}
     messages[0] = message | parts
     return messages

@@ -343,8 +343,13 @@ def call_tools(
     inputs: Inputs,
     statistics: TermStatistics,
 ) -> ToolCalls:
-    """Select the best results of the last search, then search again with its words; finish in the last step."""
+    """Select the best results of the last search, then search again with its words; finish in the last step.
+
+    Where there are other tools, every second step goes on in the last search, and each one greps
+    for the next rarest word of the description.
+    """
     history = _read_history(inputs["history"])
+    tools = {tool.name for tool in inputs["tools"]}
     calls = []
     if history.passages:
         best = select_ids({**inputs, "passages": history.passages[-1]}, statistics)
@@ -353,10 +358,27 @@ def call_tools(
     if inputs["steps_left"] < 1:
         calls.append({"name": "finish", "args": {"doc_ids": []}})
         return ToolCalls.from_dict_list(calls)  # type: ignore[no-any-return]
-    notes = [observe({**inputs, "passages": shown}, statistics) for shown in history.passages]
-    search_inputs = {**inputs, "earlier_searches": history.searches, "notes": notes}
-    calls.append({"name": "search", "args": {"query": write_search(search_inputs, statistics)}})
+    turn = len(inputs["history"])
+    if turn % 2 and "more" in tools and history.searches:
+        calls.append({"name": "more", "args": {"search": history.searches[-1]}})
+    elif "search" in tools:
+        notes = [observe({**inputs, "passages": shown}, statistics) for shown in history.passages]
+        search_inputs = {**inputs, "earlier_searches": history.searches, "notes": notes}
+        calls.append({"name": "search", "args": {"query": write_search(search_inputs, statistics)}})
+    rarest = _heaviest(_weigh(inputs["description"], statistics))
+    if "grep" in tools and rarest:
+        pattern = rf"(?i)\b{re.escape(rarest[turn % len(rarest)])}\b"
+        calls.append({"name": "grep", "args": {"pattern": pattern}})
     return ToolCalls.from_dict_list(calls)  # type: ignore[no-any-return]
+
+
+def sum_up(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
+    """Return the heaviest sentence of the steps, for the description."""
+    sentences_of_steps = SimpleNamespace(id="steps", text=f"{inputs['earlier']}\n{inputs['steps']}")
+    return observe({**inputs, "passages": [sentences_of_steps]}, statistics)
 
 
 class _History(NamedTuple):
@@ -369,10 +391,13 @@ def _read_history(turns: Iterable[Any]) -> _History:
     texts = dict[str, str]()  # as first shown: a document that is brought again may have none
     for turn in turns:
         for call, result in zip(turn.calls, turn.results, strict=True):
-            if call["name"] != "search":
+            if call["name"] not in ("search", "more", "grep", "phrase"):
                 continue
-            history.searches.append(call["args"]["query"])
+            if call["name"] == "search":
+                history.searches.append(call["args"]["query"])
             rows = json.loads(result) if result.startswith("[") else []
+            if result.startswith('{"lines"'):
+                rows = json.loads(result)["lines"]
             passages = []
             for row in rows:
                 text = texts.setdefault(row["doc_id"], row["text"])

@@ -25,6 +25,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from functools import lru_cache, partial
 from typing import Any, get_origin
@@ -88,9 +89,24 @@ class PromptTooLong(Exception):
     """A prompt that the model cannot take and that cannot be shortened; it is not sent."""
 
 
+# Tokens that a program keeps its conversation to, below the model's window; 0 is no limit.
+_NARROWED: ContextVar[int] = ContextVar("narrowed", default=0)
+
+
+@contextmanager
+def narrowed(window: int) -> Iterator[None]:
+    """Have prompts fit `window` tokens in the block, if the model's window is not smaller; 0 changes nothing."""
+    token = _NARROWED.set(window)
+    try:
+        yield
+    finally:
+        _NARROWED.reset(token)
+
+
 def _window() -> int | None:
     window: int | None = getattr(dspy.settings.lm, "window", None)
-    return window
+    limit = _NARROWED.get()
+    return min(window or limit, limit) if limit else window
 
 
 def usable_context() -> int | None:
