@@ -23,6 +23,7 @@ class Fate(StrEnum):
     NOT_SHOWN = "not_shown"
     SHOWN_IN_PART = "shown_in_part"
     NOT_SELECTED = "not_selected"
+    FORGOTTEN = "forgotten"
     RANKED_LOW = "ranked_low"
     LIMIT = "limit"
     ERROR = "error"
@@ -36,6 +37,7 @@ FATE_LABELS: dict[Fate, str] = {  # what a reader sees; {k} is the cutoff
     Fate.NOT_SHOWN: "surfaced, shown to no model",
     Fate.SHOWN_IN_PART: "shown in part, not selected",
     Fate.NOT_SELECTED: "shown whole, not selected",
+    Fate.FORGOTTEN: "shown, left the prompt, not selected",
     Fate.RANKED_LOW: "ranked below the first {k}",
     Fate.LIMIT: "lost to a limit",
     Fate.ERROR: "lost to an error",
@@ -219,6 +221,7 @@ class _Relevant(_RequiredRelevant, total=False):
     shown_step: Count | None
     chars: Count
     length: Count
+    forgotten_step: Count
     decision: Literal["", "select", "drop"]
     decision_hop: Count
     decision_step: Count | None

@@ -33,6 +33,7 @@ _COLOURS = {
     Fate.ERROR: "#55516b",
     Fate.LIMIT: "#8a86a0",
     Fate.RANKED_LOW: "#d6d2cb",
+    Fate.FORGOTTEN: "#e3d0c4",
     Fate.NOT_SELECTED: "#dcbcaa",
     Fate.SHOWN_IN_PART: "#d69e84",
     Fate.NOT_SHOWN: "#ca7b5e",

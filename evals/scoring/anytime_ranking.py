@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sextant.tools.records import Submission, step_json
+from sextant.tools.records import SURFACING, Submission, step_json
 
 if TYPE_CHECKING:  # retrievers are behind it, which scoring does without
     from sextant.tools.session import Session
@@ -61,13 +61,14 @@ class AnytimeRanking:
         """Take another step; return whether it can have changed the ranking."""
         tool = step["tool"]
         doc_ids = step["doc_ids"]
-        if not doc_ids or step.get("refused") or tool not in ("search", "select", "drop", "rank"):
+        if not doc_ids or step.get("refused") or tool not in (*SURFACING, "select", "drop", "rank"):
             return False
         numbers = self._number(doc_ids)
         self._steps += 1
-        if tool == "search":
+        if tool in SURFACING:
             # Whole numbers, so that the same ranks in another order are a tie.
-            self._sums[numbers] += _whole_reciprocal_ranks(len(numbers))
+            first = step.get("first", 0)
+            self._sums[numbers] += _whole_reciprocal_ranks(first + len(numbers))[first:]
         elif tool == "select":
             self._select(numbers, step.get("hop", 0))
         elif tool == "drop":

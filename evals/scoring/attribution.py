@@ -16,7 +16,7 @@ from typing import Literal
 from sextant.environments.base import Judgements
 from sextant.evals.run_schemas import Fate
 from sextant.evals.scoring.metrics import find_positions
-from sextant.tools.records import JsonMapping, JsonObject, Step
+from sextant.tools.records import SURFACING, JsonMapping, JsonObject, Span, Step
 
 Row = JsonMapping  # a step, or another part of an outcome, as it is on disk
 
@@ -34,11 +34,13 @@ class DocumentHistory:
     best_rank: int = 0  # in any search
     shown_hop: int = 0
     shown_step: int | None = None
-    chars: int = 0  # the most of its text that a model was shown at once
+    chars: int = 0  # of its text that a model was shown
     length: int = 0
+    forgotten_step: int | None = None  # when the last of it left the prompt
     decision: Literal["", "select", "drop"] = ""  # the last one
     decision_hop: int = 0
     decision_step: int | None = None
+    spans: Sequence[Span] = ()  # of its text that a model was shown
 
     @property
     def reached(self) -> tuple[bool, ...]:
@@ -52,8 +54,8 @@ class DocumentHistory:
         position: int,
     ) -> None:
         """Record a step with the document, which is at `position` among the step's documents."""
-        if step.tool == "search":
-            rank = position + 1
+        if step.tool in SURFACING:
+            rank = step.first + position + 1
             self.best_rank = min(self.best_rank or rank, rank)
             if not self.rank:
                 self.hop = step.hop
@@ -63,12 +65,28 @@ class DocumentHistory:
             self.decision = step.tool
             self.decision_hop = step.hop
             self.decision_step = number
-        if step.shown and step.shown[position] > self.chars:
+        elif step.tool == "forget":
+            self.forgotten_step = number
+        if step.shown and step.shown[position]:
             if self.shown_step is None:
                 self.shown_hop = step.hop
                 self.shown_step = number
-            self.chars = step.shown[position]
+            spans = step.spans[position] if step.spans else ((0, step.shown[position]),)
+            self.spans = _unite([*self.spans, *spans])
+            self.chars = sum(end - start for start, end in self.spans)
             self.length = step.lengths[position]
+            self.forgotten_step = None
+
+
+def _unite(spans: Iterable[Span]) -> list[Span]:
+    """Return the characters of spans as spans that do not overlap."""
+    united = list[Span]()
+    for start, end in sorted(map(tuple, spans)):
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(end, united[-1][1]))
+        else:
+            united.append((start, end))
+    return united
 
 
 def read_histories(
@@ -122,6 +140,8 @@ def attribute(
                 hop=row.get("hop", 0),
                 shown=shown,
                 lengths=lengths,
+                spans=row.get("spans", ()),
+                first=row.get("first", 0),
             )
             naming.append((number, step))
     histories = read_histories(naming, grades, judgements.unit_of)
@@ -137,8 +157,10 @@ def attribute(
             "place": rank,
             "lost_as": fate(history, rank).value,
         }
-        for field_name in DocumentHistory.__slots__:
+        for field_name in DocumentHistory.__slots__[:-1]:  # without the spans
             row[field_name] = getattr(history, field_name)
+        if history.forgotten_step is None:
+            del row["forgotten_step"]
         relevant.append(row)
     return relevant
 
@@ -159,12 +181,16 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[DocumentHistory, 
             return Fate.ERROR
         if not steps:
             return Fate.RANKED_LOW if rank else Fate.UNKNOWN
-        if history.decision == "select" or (history.chars and not selects):
+        if history.decision == "select":
+            return Fate.RANKED_LOW
+        if history.forgotten_step is not None:
+            return Fate.FORGOTTEN
+        if history.chars and not selects:
             return Fate.RANKED_LOW
         if history.chars:
             return Fate.SHOWN_IN_PART if history.chars < history.length else Fate.NOT_SELECTED
         if not history.rank and not rank:
-            search_refused = any(tool == "search" for tool, _ in refused)
+            search_refused = any(tool in SURFACING for tool, _ in refused)
             return Fate.LIMIT if cut_off or search_refused else Fate.NEVER_SURFACED
         if not shows and rank:  # nothing is ever shown: the order is the retrievers'
             return Fate.RANKED_LOW

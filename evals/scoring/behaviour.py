@@ -29,7 +29,7 @@ from sextant.tools.platform.result_table import (
     render_terminal,
     value_cell,
 )
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.records import SURFACING, JsonMapping, JsonObject
 from sextant.tools.text import content_words
 
 Result = JsonObject  # what `compare_behaviour` returns and --json prints
@@ -261,7 +261,7 @@ class _StepObserver:
 
 def _surfaces(step: JsonMapping) -> bool:
     """Return whether a step is a search that can surface documents."""
-    return step["tool"] == "search" and not step.get("refused") and not step.get("among")
+    return step["tool"] in SURFACING and not step.get("refused") and not step.get("among")
 
 
 def _share_of_new(items: set[str], before: set[str]) -> float:

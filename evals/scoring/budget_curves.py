@@ -39,7 +39,7 @@ from sextant.evals.scoring.statistics import estimate_mean
 from sextant.evals.scoring.system_names import name_systems
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.platform.number_format import some_queries
-from sextant.tools.records import JsonObject
+from sextant.tools.records import SURFACING, JsonObject
 
 Result = JsonObject  # what `curves` returns and --json prints
 SEEN = (
@@ -265,7 +265,7 @@ def query_trajectory(
         if costs := _costs(
             step.get("usage"),
             courses,
-            searched=step["tool"] == "search" and not step.get("refused"),
+            searched=step["tool"] in SURFACING and not step.get("refused"),
         ):
             value = measured.value_after(unmeasured, value)
             unmeasured.clear()
@@ -359,7 +359,7 @@ class _SeenShare(_ValueSoFar):
                 for history, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False)
                 if chars
             ]
-        elif step["tool"] == "search" and not step.get("refused"):
+        elif step["tool"] in SURFACING and not step.get("refused"):
             doc_ids = step["doc_ids"]
         units = (
             [self._unit_of.get(doc_id, doc_id) for doc_id in doc_ids] if self._unit_of else doc_ids

@@ -8,7 +8,14 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from sextant.tools.models.storage.request_store import CallTime, read_call_times
-from sextant.tools.records import JsonMapping, JsonObject, total, usage_from_json, usage_json
+from sextant.tools.records import (
+    SURFACING,
+    JsonMapping,
+    JsonObject,
+    total,
+    usage_from_json,
+    usage_json,
+)
 
 Step = JsonMapping
 Answer = JsonObject
@@ -32,7 +39,8 @@ def describe_hops(
         in_hop = list(stretch)
         by_tool: dict[str, list[list[str]]] = {"search": [], "select": [], "drop": []}
         for step in in_hop:
-            by_tool.setdefault(step["tool"], []).append(step["doc_ids"])
+            tool = "search" if step["tool"] in SURFACING else step["tool"]
+            by_tool.setdefault(tool, []).append(step["doc_ids"])
         new = set(chain.from_iterable(by_tool["search"])) - seen
         seen |= new
         found = {units.get(doc_id, doc_id) for doc_id in new} & unseen_units

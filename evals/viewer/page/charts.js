@@ -48,7 +48,7 @@ function sharesBar(losses, k) {
 
 // Found, then the fates from the closest to being found to the furthest, then those that a limit or an error brought.
 function fateOrder() {
-  const order = ["found", "ranked_low", "not_selected", "shown_in_part", "not_shown", "never_surfaced"];
+  const order = ["found", "ranked_low", "forgotten", "not_selected", "shown_in_part", "not_shown", "never_surfaced"];
   return [...order, ...Object.keys(FATES).filter((fate) => !order.includes(fate))];
 }
 

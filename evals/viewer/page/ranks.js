@@ -2,7 +2,7 @@
 
 addQueryPanel("ranks", ({ id, queryId, answer, gold, hrefOf, exported }) => {
   const lost = [...gold.relevant.values()].filter((one) => !one.rank);
-  if (!lost.length || !answer.steps.some((step) => step.tool === "search")) return null;
+  if (!lost.length || !answer.steps.some((step) => SURFACING.includes(step.tool))) return null;
   const find = async () => rankTable(await loadPanel(id, "ranks", queryId), gold, hrefOf);
   const words = `Ranks of the ${lost.length > 1 ? `${count(lost.length)} documents` : "document"} that never surfaced, under each search`;
   return el("div", exported ? disclosure([words, spoken(", if this file has them")], find) : disclosure(words, find));

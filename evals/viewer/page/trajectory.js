@@ -38,7 +38,7 @@ class Gold {
     const fresh = [];
     for (const [unit, place] of found) {
       const events = this.events.get(unit);
-      if (step.tool === "search" && !events.some((event) => event.tool === "search")) fresh.push(unit);
+      if (SURFACING.includes(step.tool) && !events.some((event) => SURFACING.includes(event.tool))) fresh.push(unit);
       events.push({ step: number, tool: step.tool, place, shown: Boolean(step.shown?.[place]) });
     }
     return { all: [...found.keys()], fresh };
@@ -161,13 +161,19 @@ function goldMark(step, news) {
   const all = news.all.length;
   const words =
     {
-      search: news.fresh.length ? `${all} relevant, ${news.fresh.length} new` : `${all} relevant, known`,
+      ...Object.fromEntries(
+        SURFACING.map((tool) => [
+          tool,
+          news.fresh.length ? `${all} relevant, ${news.fresh.length} new` : `${all} relevant, known`,
+        ]),
+      ),
+      forget: `${all} relevant forgotten`,
       select: `${all} relevant kept`,
       drop: `${all} relevant passed over`,
     }[step.tool] ?? `${all} relevant`;
   return el(
     "span",
-    { class: `mark ${step.tool === "drop" ? "loss" : step.tool === "search" && !news.fresh.length ? "old" : ""}` },
+    { class: `mark ${["drop", "forget"].includes(step.tool) ? "loss" : SURFACING.includes(step.tool) && !news.fresh.length ? "old" : ""}` },
     el("span", { "aria-hidden": "true" }, "★ "),
     words,
   );
@@ -408,8 +414,8 @@ function path(events, steps, width = 220) {
     events.map(({ step, tool, shown }) => {
       const at = x(step);
       if (tool === "select") return svg("rect", { class: "kept", x: at - 4, y: 4, width: 8, height: 8, rx: 1.5 });
-      if (tool === "drop") return svg("path", { class: "dropped", d: `M${at - 3.5} 4.5l7 7m0 -7l-7 7` });
-      if (tool === "search") return svg("circle", { class: shown ? "shown" : "surfaced", cx: at, cy: 8, r: 3.6 });
+      if (tool === "drop" || tool === "forget") return svg("path", { class: "dropped", d: `M${at - 3.5} 4.5l7 7m0 -7l-7 7` });
+      if (SURFACING.includes(tool)) return svg("circle", { class: shown ? "shown" : "surfaced", cx: at, cy: 8, r: 3.6 });
       return shown ? svg("circle", { class: "shown", cx: at, cy: 8, r: 3 }) : null;
     }),
   );

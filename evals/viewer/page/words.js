@@ -1,5 +1,7 @@
 // Numbers and outcomes of documents in words.
 
+// Tools whose documents came out of the corpus.
+const SURFACING = ["search", "more", "grep", "phrase"];
 let FATES = {}; // fate -> words with {k}, in order; from runs.json
 let LOWER = []; // families of metrics of which less is better; from runs.json
 
@@ -86,6 +88,7 @@ function decided(one, steps) {
   if (one.fate === "error" || (one.fate === "limit" && !one.rank)) return steps ? steps - 1 : null;
   if (one.fate === "found" || one.fate === "ranked_low")
     return one.decision === "select" ? one.decision_step : (one.shown_step ?? one.search ?? null);
+  if (one.fate === "forgotten") return one.forgotten_step;
   if (one.fate === "not_selected" || one.fate === "shown_in_part")
     return (one.decision ? one.decision_step : one.shown_step) ?? null;
   return one.search ?? null;
