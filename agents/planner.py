@@ -11,7 +11,7 @@ parallel steps; no benchmark paper has it.
 from collections.abc import Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import dspy
 import pydantic
@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from sextant.agents.graph import Agent, NodeContext, build_graph, run_parallel
 from sextant.programs import passage_reading
 from sextant.programs.base import QuerySignature
-from sextant.tools.errors import require_at_least
+from sextant.tools.errors import UsageError, require_at_least
 from sextant.tools.lenses import get_lens
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import (
@@ -126,7 +126,9 @@ class _PlannerNodes(NodeContext):
             _check_searchable,
             state_most_items("plan", self.program.parts),
             # Without a usable plan, the description is the sub-question.
-            fallback={"plan": [SubQuestion(question=self.query.text, search=self.query.text)]},
+            fallback={
+                "plan": [self.program.part(question=self.query.text, search=self.query.text)]
+            },
             **self.about,
             most=self.program.parts,
         )
@@ -137,7 +139,11 @@ class _PlannerNodes(NodeContext):
         plan = state["plan"]
         jobs = [
             partial(
-                passage_reading.search, self.session, subquestion["search"], self.program.per_search
+                passage_reading.look,
+                self.session,
+                subquestion.get("tool", ""),
+                subquestion["search"],
+                self.program.per_search,
             )
             for subquestion in plan
         ]
@@ -229,7 +235,9 @@ class _PlannerNodes(NodeContext):
             if len(plan) == self.program.parts or not search:
                 continue
             if not passage_reading.is_repeat(self.session, search, searches):
-                plan.append({"question": subquestion.question.strip(), "search": search})
+                tool = getattr(subquestion, "tool", "")
+                planned_part = {"question": subquestion.question.strip(), "search": search}
+                plan.append(planned_part | ({"tool": tool} if tool else {}))
                 searches.append(search)
         self.session.note(
             "\n".join([heading, *(f"- {subquestion['question']}" for subquestion in plan)])
@@ -263,6 +271,8 @@ class Planner(Agent):
     read_chars: int = 0  # characters of each document, 0 all of them
     lens: str = ""
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
+    # What a sub-question may be looked for by: search, grep (a regular expression), phrase
+    tools: str = "search"
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -276,10 +286,25 @@ class Planner(Agent):
         require_at_least(0, "planner", read_chars=self.read_chars)
         lens = get_lens(self.lens)
         questions = 150 * self.parts  # tokens
-        self.plan_searches = predict(with_advice(PlanSearches, lens.search), tokens=questions)
+        tools = tuple(name.strip() for name in self.tools.split(","))
+        if unknown := [name for name in tools if name not in ("search", "grep", "phrase")]:
+            raise UsageError(
+                f"planner looks by search, grep and phrase, each by a text; leave {unknown[0]!r} "
+                "out of -P tools"
+            )
+        part: Any = SubQuestion
+        planning: Any = PlanSearches
+        reflecting: Any = Reflect
+        if tools != ("search",):
+            tool: Any = (Literal[tools], tools[0])
+            part = pydantic.create_model("SubQuestion", __base__=SubQuestion, tool=tool)
+            planning = planning.with_updated_fields("plan", type_=list[part])
+            reflecting = reflecting.with_updated_fields("further", type_=list[part])
+        self.part = part
+        self.plan_searches = predict(with_advice(planning, lens.search), tokens=questions)
         reading = with_advice(ReadForQuestion, lens.recognise)
         self.read_passages = predict(reading, tokens=400, each=10)
-        self.reflect = predict(with_advice(Reflect, lens.search), tokens=questions + 400)
+        self.reflect = predict(with_advice(reflecting, lens.search), tokens=questions + 400)
 
     def most_calls(self, pool: int) -> int:
         """Return a call for the plan or a reflection a round, and a call for reading each sub-question."""

@@ -12,7 +12,7 @@ import dspy
 import pydantic
 
 from sextant.programs.base import QuerySignature
-from sextant.tools.errors import LimitReached
+from sextant.tools.errors import LimitReached, ScanRefused
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.answers.checks import (
     AnswerCheck,
@@ -65,6 +65,20 @@ def search(
         return session.find_hits(text, k, retriever=retriever).doc_ids
     except LimitReached:
         return None
+
+
+def look(session: Session, tool: str, text: str, k: int) -> list[str] | None:
+    """Search, grep or look for a phrase, as `search` does; nothing is found by an expression that is none."""
+    if tool not in ("grep", "phrase"):
+        return search(session, text, k)
+    try:
+        rows = session.scan("grep" if tool == "grep" else "phrase", text, k, shown=False).rows
+    except LimitReached:
+        return None
+    except ScanRefused as refusal:
+        session.note(str(refusal))
+        return []
+    return list(dict.fromkeys(row.doc_id for row in rows))
 
 
 def is_repeat(session: Session, text: str, searches: Iterable[str]) -> bool:
