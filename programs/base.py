@@ -43,6 +43,8 @@ class Program(dspy.Module):
     offline: ClassVar[Mapping[str, Any]] = {}
     # Whether the number of calls of a query grows with its pool.
     pooled: ClassVar[bool] = False
+    # Whether the run's retriever is opened for it.
+    needs_index: ClassVar[bool] = True
     # Parameters that compiling sets unless the request sets them.
     compiled_with: ClassVar[Mapping[str, Any]] = {}
 

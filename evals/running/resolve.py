@@ -128,6 +128,8 @@ def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedReques
         request.program_label, constructor, request.parameters, compiled_parameters
     )
     default_retriever = compiled.retriever if compiled else "bm25"
+    if request.retriever and not getattr(constructor, "needs_index", True):
+        raise UsageError(f"{request.program} searches without an index; leave --retriever out")
     spec = retrievers.canonicalize(
         default_retriever if request.retriever is None else request.retriever
     )
