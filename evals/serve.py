@@ -47,6 +47,7 @@ def parser() -> CommandParser:
         prog="sextant serve", description="Hand the queries of a run out to agents outside."
     )
     cli_options.add_options(command_line, Request, without=_WITHOUT)
+    cli_options.add_tools_option(command_line)
     add = command_line.add_argument
     add(
         "--agent",

@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 import dspy
 
 from sextant.programs.base import Program
+from sextant.programs.corpus_tools import DEFAULT, list_tools
 from sextant.tools import schemas, session
 from sextant.tools.errors import UsageError
 from sextant.tools.models.client import DEADLINE
@@ -76,7 +77,11 @@ class Command(Program):
     ] = ()  # names of variables that the agent gets beside the usual ones
     starts_agents: ClassVar[bool] = True
 
+    tools: str = DEFAULT  # names, with commas between: programs/corpus_tools.py
+    show_left: bool = False  # tell the agent what its limits leave
+
     def __post_init__(self) -> None:
+        self.functions = list_tools(self.tools)
         try:
             self.words = shlex.split(self.called)
         except ValueError as error:
@@ -123,7 +128,9 @@ class Command(Program):
         budget = client.resources.budget
         budget.check()
         with (
-            self._let_clients_in().admit(self.toolbox, self.depth, query) as (
+            self._let_clients_in().admit(
+                self.toolbox, self.depth, query, self.tools, show_left=self.show_left
+            ) as (
                 episode,
                 token,
                 server,

@@ -5,6 +5,7 @@
 from typing import ClassVar
 
 from sextant.programs.base import Program
+from sextant.programs.corpus_tools import DEFAULT, list_tools
 from sextant.tools.errors import UsageError
 from sextant.tools.records import Query, Submission
 
@@ -13,6 +14,12 @@ class Served(Program):
     """An agent outside, by its name: it searches by way of sextant serve."""
 
     called: ClassVar[str] = ""  # what follows the colon
+
+    tools: str = DEFAULT  # names, with commas between: programs/corpus_tools.py
+    show_left: bool = False  # tell the agent what its limits leave
+
+    def __post_init__(self) -> None:
+        self.functions = list_tools(self.tools)
 
     def forward(self, query: Query) -> Submission:
         """Refuse: nothing here can answer."""

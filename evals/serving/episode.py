@@ -16,12 +16,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from http import HTTPStatus
 from threading import RLock
+from types import MethodType
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from sextant.evals.scoring.anytime_ranking import anytime_ranking, submit_anytime
@@ -32,25 +33,28 @@ from sextant.evals.scoring.metrics import (
     is_pairwise,
     ranking_of,
 )
+from sextant.programs.corpus_tools import DEFAULT, list_tools, prepare
 from sextant.programs.search_tools import (
     REPEATS,
     SHOWN_BEFORE,
     EarlierSearch,
     SearchTools,
     as_json,
+    describe_tool,
+    public_name,
 )
 from sextant.tools import schemas, session
 from sextant.tools.errors import SessionRefusal, UsageError
-from sextant.tools.models.answers.arguments import NO_BOOLEAN, read_object
+from sextant.tools.models.answers.arguments import NO_BOOLEAN, form_of, read_object
 from sextant.tools.models.answers.arguments import read as read_arguments
 from sextant.tools.models.answers.checks import InvalidAnswer
-from sextant.tools.records import JsonObject, Query, Submission, Usage, usage_json
+from sextant.tools.records import SURFACING, JsonObject, Query, Submission, Usage, usage_json
 from sextant.tools.schemas import Amount, Count, UsageSchema
 from sextant.tools.session import Toolbox
 
 TOOLS = ("search", "read", "select", "note", "submit")
 # Of which documents the recall shapes a reward -> the steps of a trace that name them.
-POTENTIALS = {"surfaced": "search", "read": "read", "selected": "select"}
+POTENTIALS = {"surfaced": SURFACING, "read": ("read",), "selected": ("select",)}
 LONGEST_QUERY = 10_000  # characters
 LONGEST_NOTE = 100_000
 NOT_BOOKED = "what the agent has used is not booked: report it before submit"
@@ -146,6 +150,32 @@ class RewardSettings:
             check_metric(self.metric)
 
 
+@dataclass(frozen=True)
+class EpisodeTool:
+    """A tool of an episode; the first parameter of its function is the episode, or its SearchTools."""
+
+    function: Callable[..., str]
+    of_desk: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.function.__name__
+
+    @cached_property
+    def form(self) -> type[BaseModel]:
+        """The form of its arguments."""
+        return form_of(self.function)
+
+    def bind(self, episode: "Episode") -> Callable[..., str]:
+        """Return the function for an episode."""
+        return MethodType(self.function, episode.desk if self.of_desk else episode)
+
+    def call(self, episode: "Episode", arguments: Any) -> str:
+        """Use it with arguments as they are sent."""
+        return self.bind(episode)(**read_arguments(self.name, self.form, arguments))
+
+
 @dataclass(eq=False, slots=True)
 class EpisodeFactory:
     """Shared state of a task's episodes.
@@ -159,9 +189,13 @@ class EpisodeFactory:
     reward: RewardSettings | None = (
         None  # None: every reward is 0, and nothing tells how good an answer was
     )
+    named_tools: str = DEFAULT  # with commas between: programs/corpus_tools.py
+    show_left: bool = False  # whether results say what the limits leave
     queries: dict[str, Query] = field(init=False)
+    tools: dict[str, EpisodeTool] = field(init=False)  # by name
 
     def __post_init__(self) -> None:
+        self.tools = list_episode_tools(self.named_tools)
         self.queries = (
             {query.query_id: query for query in self.environment.queries}
             if self.environment
@@ -218,6 +252,7 @@ class Episode:
         before = session.current()
         with session.for_query(query):
             self.desk = _EpisodeTools(world.toolbox.open(query), hops=0, ending="submit")
+        prepare(self.desk, [tool.function for tool in world.tools.values()])
         session.set_current(before)
         self._lock = RLock()
         self.reported = Usage()  # what the agent says that it has used
@@ -234,7 +269,7 @@ class Episode:
             steps = self.desk.session.trace.steps
             limits = self.desk.session.limits
             calls_by_tool = Counter[str](step.tool for step in steps if not step.refused)
-            left = {}
+            left: dict[str, int | None] = {**self.desk.session.left()}
             for name, tool in (("searches", "search"), ("reads", "read")):
                 limit = getattr(limits, name)
                 left[name] = None if limit is None else limit - calls_by_tool[tool]
@@ -264,12 +299,12 @@ class Episode:
                 )
             refused = None
             try:
-                if tool not in TOOLS:
+                if tool not in self.world.tools:
                     raise InvalidAnswer(
                         "unknown tool",
-                        f"there is no tool {tool[:60]!r}; there are {', '.join(TOOLS)}",
+                        f"there is no tool {tool[:60]!r}; there are {', '.join(self.world.tools)}",
                     )
-                text = getattr(self, tool)(**read_arguments(tool, arguments))
+                text = self.world.tools[tool].call(self, arguments)
             except (SessionRefusal, InvalidAnswer) as refusal:
                 refused = (
                     HTTPStatus.CONFLICT
@@ -447,7 +482,7 @@ class Episode:
             return 0.0
         steps = self.desk.session.trace.steps
         usage = self.desk.session.usage
-        worth = -reward.search_cost * sum(step.tool == "search" for step in steps)
+        worth = -reward.search_cost * sum(step.tool in SURFACING for step in steps)
         worth -= reward.token_cost * (usage.input_tokens + usage.output_tokens)
         if self.submission:
             worth += self.world.value(self.query.query_id, self.submission)
@@ -461,7 +496,7 @@ class Episode:
         units = {
             self._unit_of(doc_id)
             for step in self.desk.session.trace.steps
-            if step.tool == POTENTIALS[potential]
+            if step.tool in POTENTIALS[potential]
             for doc_id in step.doc_ids
         }
         return (
@@ -478,36 +513,35 @@ def query_for_agent(query: Query) -> dict[str, str]:
     }
 
 
-@cache
-def tool_parameters(tool: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a tool, by name."""
-    return {
-        name: parameter
-        for name, parameter in inspect.signature(getattr(Episode, tool)).parameters.items()
-        if name != "self"
-    }
-
-
-def describe(tool: str) -> JsonObject:
+def describe(tool: EpisodeTool) -> JsonObject:
     """Return the name, the description and the JSON Schema of the parameters of a tool."""
-    summary, _, listed = (inspect.getdoc(getattr(Episode, tool)) or "").partition("\n\nArgs:\n")
-    descriptions = dict(line.strip().split(": ", 1) for line in listed.splitlines())
+    summary, descriptions = describe_tool(tool.function)
     fields = {}
-    for name, parameter in tool_parameters(tool).items():
+    required = []
+    for parameter in list(inspect.signature(tool.function).parameters.values())[1:]:
+        name = public_name(parameter.name)
         fields[name] = {
             **_TYPES.get(parameter.annotation, _IDS),
-            "description": descriptions[name],
+            "description": descriptions[parameter.name],
         }
-        if parameter.default not in (None, parameter.empty):
+        if parameter.default is parameter.empty:
+            required.append(name)
+        elif parameter.default is not None:
             fields[name]["default"] = parameter.default
-    return {
-        "name": tool,
-        "description": summary,
-        "parameters": {
-            "type": "object",
-            "properties": fields,
-            "required": [
-                name for name, one in tool_parameters(tool).items() if one.default is one.empty
-            ],
-        },
+    schema = {"type": "object", "properties": fields, "required": required}
+    return {"name": tool.name, "description": summary, "parameters": schema}
+
+
+def list_episode_tools(named: str) -> dict[str, EpisodeTool]:
+    """Return the tools of an episode by name: those that are `named`, select, note and submit.
+
+    Their search and select are the episode's, which take what clients send in more forms.
+    """
+    own = {name: EpisodeTool(getattr(Episode, name)) for name in TOOLS}
+    if named == DEFAULT:
+        return own
+    tools = {
+        function.__name__: EpisodeTool(function, of_desk=True) for function in list_tools(named)
     }
+    tools |= {name: own[name] for name in ("search", "select") if name in tools}
+    return {**tools, "note": tools.get("note", own["note"]), "submit": own["submit"]}

@@ -316,8 +316,15 @@ def _world(
     world_type: Any, ready: PreparedRun, reward: RewardSettings | None, **options: Any
 ) -> Any:
     assert isinstance(ready.system, Served)
+    system = ready.system
     return world_type(
-        ready.system.toolbox, ready.environment, ready.system.depth, reward, **options
+        system.toolbox,
+        ready.environment,
+        system.depth,
+        reward,
+        system.tools,
+        system.show_left,
+        **options,
     )
 
 

@@ -21,7 +21,7 @@ with importing_extra("inspect", __name__):
 from sextant.environments.opaque_ids import reveal
 from sextant.evals.running.runner import submission_record
 from sextant.evals.scoring.metrics import compute, is_pairwise, ranking_of
-from sextant.evals.serving.episode import TOOLS, Episode, EpisodeFactory, query_for_agent
+from sextant.evals.serving.episode import Episode, EpisodeFactory, query_for_agent
 from sextant.evals.serving.rl_training import MOST, open_training, registered_names
 from sextant.programs.search_tools import as_json
 
@@ -29,7 +29,7 @@ _EPISODES = dict[str, Episode]()  # by the identity of a sample that is being an
 
 
 def _make_tool(state: TaskState, episode: Episode, name: str) -> Tool:
-    @wraps(getattr(episode, name))
+    @wraps(episode.world.tools[name].bind(episode))
     async def use(**arguments: Any) -> str:
         observation = episode.act(name, arguments)
         state.completed = observation.done
@@ -46,7 +46,7 @@ def open_episode(world: EpisodeFactory) -> Solver:
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         _EPISODES[state.uuid] = episode = world.open(str(state.sample_id))
-        state.tools = [_make_tool(state, episode, name) for name in TOOLS]
+        state.tools = [_make_tool(state, episode, name) for name in world.tools]
         return state
 
     return solve

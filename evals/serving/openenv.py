@@ -25,7 +25,7 @@ with importing_extra("openenv", __name__):
     from sextant.evals.serving.rest import Answer
 
 from sextant.evals.serving.client_config import ServerAddress
-from sextant.evals.serving.episode import TOOLS, Episode, query_for_agent
+from sextant.evals.serving.episode import Episode, query_for_agent
 from sextant.evals.serving.episode_server import EpisodeServer
 from sextant.evals.serving.openenv_frames import FrameReader
 from sextant.programs.search_tools import as_json
@@ -46,7 +46,7 @@ _STATUSES: dict[type[Exception], HTTPStatus] = {
 class SearchAction(Action):
     """A use of a tool."""
 
-    tool: str = Field(description=f"one of {', '.join(TOOLS)}")
+    tool: str = Field(description="a tool: search, read, select, note, submit, or one of --tools")
     arguments: Any = Field(
         default_factory=dict, description="an object: what the tool takes, by name"
     )

@@ -29,7 +29,13 @@ from starlette.exceptions import HTTPException as Refusal
 
 from sextant.evals.serving import web_auth
 from sextant.evals.serving.client_config import ServerAddress
-from sextant.evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, query_for_agent
+from sextant.evals.serving.episode import (
+    Episode,
+    EpisodeTool,
+    ReportedUsage,
+    describe,
+    query_for_agent,
+)
 from sextant.evals.serving.episode_server import EpisodeServer, NoQueryAvailable
 from sextant.evals.serving.search_queue import TOGETHER, SearchQueue
 from sextant.evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
@@ -41,7 +47,6 @@ from sextant.tools.models.answers.arguments import (
     Texts,
     Whole,
     list_strange,
-    list_unknown,
     read_form,
     read_json,
 )
@@ -103,6 +108,7 @@ def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
         redoc_url=None,
         default_response_class=Answer,
     )
+    app.state.tools = [*rest.tools]
     add = partial(app.add_api_route, response_model=None)
     for path, show in (
         ("/", rest.count),
@@ -116,7 +122,10 @@ def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
         ("/sessions", rest.open, Opening.model_json_schema()),
         ("/retrieve", rest.retrieve, SearchR1Request.model_json_schema()),
         (f"{session}/usage", rest.charge, schemas.schema(ReportedUsage)),
-        *((f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS),
+        *(
+            (f"{session}/{name}", rest.does(tool), describe(tool)["parameters"])
+            for name, tool in rest.tools.items()
+        ),
     ]
     for path, answer, schema in posts:
         add(
@@ -137,6 +146,7 @@ class RestApi:
 
     def __init__(self, host: EpisodeServer, address: ServerAddress) -> None:
         self._host = host
+        self.tools = host.tools
         self._rewards = address.rewards
         self._sessions = dict[str, Episode]()
         self._documents = host.environment.documents
@@ -184,7 +194,7 @@ class RestApi:
                 HTTPStatus.SERVICE_UNAVAILABLE, str(refusal), {"Retry-After": str(RETRY_AFTER)}
             ) from None
 
-    def does(self, tool: str) -> Callable[..., Any]:
+    def does(self, tool: EpisodeTool) -> Callable[..., Any]:
         """Return the handler of a tool."""
 
         async def use(session: str, body: Sent = None) -> Response:
@@ -192,14 +202,16 @@ class RestApi:
 
         def act(episode: Episode, body: Any) -> Response:
             try:
-                observation = self._host.act(episode, tool, body)
+                observation = self._host.act(episode, tool.name, body)
             except RunIncomplete as failure:
                 raise HTTPException(503, str(failure)) from None
             parts = {"result": observation.text, "done": json.dumps(observation.done)}
             if self._rewards:
                 parts["reward"] = json.dumps(observation.reward)
-            if unknown := list_unknown(tool, body):
+            if unknown := list_strange(tool.form, body):
                 parts["ignored"] = json.dumps(unknown)
+            if self._host.show_left and not observation.done:
+                parts["left"] = json.dumps(episode.desk.session.left())
             if observation.refused:
                 parts["error"] = json.dumps(json.loads(observation.text)["error"])
             members = [f'"{name}": {part}' for name, part in parts.items()]
@@ -209,7 +221,7 @@ class RestApi:
                 media_type="application/json",
             )
 
-        use.__name__ = tool
+        use.__name__ = tool.name
         use.__doc__ = describe(tool)["description"]
         return use
 
@@ -319,10 +331,11 @@ def _checked(form: type[Form], body: Any) -> Form:
         raise HTTPException(422, f"the request {error}") from None
 
 
-def _refuse(_: Request, refusal: Any) -> Response:
+def _refuse(request: Request, refusal: Any) -> Response:
     reason = refusal.detail
     if reason in (HTTPStatus.NOT_FOUND.phrase, HTTPStatus.METHOD_NOT_ALLOWED.phrase):
-        reason += f"; to a session POST {', '.join(TOOLS)} or usage, as /docs describes"
+        tools = ", ".join(request.app.state.tools)
+        reason += f"; to a session POST {tools} or usage, as /docs describes"
     return Answer({"error": reason}, refusal.status_code, refusal.headers)
 
 

@@ -15,8 +15,6 @@ from typing import Any
 from sextant import environments
 from sextant.evals.running.request import Request
 from sextant.evals.serving.episode import (
-    TOOLS,
-    Episode,
     EpisodeFactory,
     Observation,
     RewardSettings,
@@ -60,15 +58,14 @@ def open_training(
         return _WORLDS[key]
 
 
-def describe_tools() -> str:
+def describe_tools(world: EpisodeFactory) -> str:
     """Return the tools and the call format, for the prompt of a model without native tool calls."""
-    methods = [getattr(Episode, name) for name in TOOLS]
-    descriptions = [
-        f"{method.__name__}{inspect.signature(method)}\n{inspect.getdoc(method)}".replace(
-            "(self, ", "("
-        )
-        for method in methods
-    ]
+    descriptions = []
+    for name, tool in world.tools.items():
+        signature = inspect.signature(tool.function)
+        parameters = list(signature.parameters.values())[1:]
+        shown = signature.replace(parameters=parameters)
+        descriptions.append(f"{name}{shown}\n{inspect.getdoc(tool.function)}")
     return "\n\n".join(
         [
             f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.",
@@ -79,7 +76,7 @@ def describe_tools() -> str:
 
 def prompt_rows(world: EpisodeFactory, *, described: bool = False) -> list[JsonObject]:
     """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
-    system = [{"role": "system", "content": describe_tools()}] if described else []
+    system = [{"role": "system", "content": describe_tools(world)}] if described else []
     rows = []
     for query_id, query in world.queries.items():
         message = {"role": "user", "content": as_json(query_for_agent(query))}

@@ -17,14 +17,14 @@ from sextant.tools.platform.installation import importing_extra
 with importing_extra("trl", __name__):
     from datasets import Dataset
 
-from sextant.evals.serving.episode import TOOLS, Episode, EpisodeFactory
+from sextant.evals.serving.episode import EpisodeFactory, EpisodeTool
 from sextant.evals.serving.rl_training import prompt_rows
 
 
-def _as_method(name: str) -> Callable[..., str]:
-    @wraps(getattr(Episode, name))
+def _as_method(tool: EpisodeTool) -> Callable[..., str]:
+    @wraps(tool.function)
     def method(self: "SearchEnvironment", **arguments: Any) -> str:
-        return self._episode.act(name, arguments).text
+        return self._episode.act(tool.name, arguments).text
 
     return method
 
@@ -39,8 +39,6 @@ class SearchEnvironment:
         """Start an episode of a row's query; its prompt has the text already."""
         self._episode = self._world.open(query_id)
 
-    search, read, select, note, submit = map(_as_method, TOOLS)
-
     def get_reward(self) -> float:
         """Return the sum of the episode's rewards, after the model's last step."""
         self._episode.cut()
@@ -49,7 +47,8 @@ class SearchEnvironment:
 
 def make_factory(world: EpisodeFactory) -> Callable[[], SearchEnvironment]:
     """Return a function that makes an environment for each rollout."""
-    return partial(SearchEnvironment, world)
+    methods = {name: _as_method(tool) for name, tool in world.tools.items()}
+    return partial(type("SearchEnvironment", (SearchEnvironment,), methods), world)
 
 
 def make_dataset(world: EpisodeFactory) -> Dataset:

@@ -3,12 +3,15 @@
 import json
 import sys
 
-from sextant.evals.serving.episode import TOOLS, describe
+from sextant.evals.serving.episode import describe
 from sextant.evals.serving.rl_training import open_training, prompt_rows
 
 if __name__ == "__main__":
-    tools = [{"type": "function", "strict": False, **describe(tool)} for tool in TOOLS]
-    for row in prompt_rows(open_training(**dict(zip(["task"], sys.argv[1:], strict=False)))):
+    world = open_training(**dict(zip(["task"], sys.argv[1:], strict=False)))
+    tools = [
+        {"type": "function", "strict": False, **describe(tool)} for tool in world.tools.values()
+    ]
+    for row in prompt_rows(world):
         asked = {"input": row["prompt"], "tools": tools}
         sys.stdout.write(
             json.dumps({"responses_create_params": asked, "query_id": row["query_id"]}) + "\n"

@@ -6,12 +6,13 @@ and arguments of their own. Each of these is unambiguous. Whatever has none is r
 which the agent reads.
 """
 
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
 
 from sextant.tools.models.answers.checks import InvalidAnswer
 from sextant.tools.models.answers.fields import find_id, fold_name, read_text
@@ -145,21 +146,36 @@ _FORMS: dict[str, type[BaseModel]] = {
 }
 
 
-def read(tool: str, arguments: Any) -> JsonObject:
+# The type of a parameter -> how it is read, and what is said of it.
+_TYPES: dict[Any, tuple[Any, str]] = {
+    str: (Text, "a text"),
+    int: (Whole, "a whole number"),
+    list[str]: (Texts, "a list of texts"),
+}
+
+
+def form_of(tool: Callable[..., Any]) -> type[BaseModel]:
+    """Return the form of the arguments of a tool, whose first parameter is not sent."""
+    if tool.__qualname__.startswith("Episode."):
+        return _FORMS[tool.__name__]
+    fields: dict[str, Any] = {}
+    for name, parameter in list(inspect.signature(tool).parameters.items())[1:]:
+        kind, description = _TYPES[parameter.annotation]
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[name] = (kind, Field(default, description=description))
+    return create_model(tool.__name__, **fields)
+
+
+def read(tool: str, form: type[BaseModel], arguments: Any) -> JsonObject:
     """Return the arguments of a tool by its own names for them. InvalidAnswer for an argument that
     is missing or has no meaning here.
 
-    Arguments that the tool does not have are left out: `list_unknown` names them.
+    Arguments that the tool does not have are left out: `list_strange` names them.
     """
     try:
-        return read_form(_FORMS[tool], arguments).model_dump(exclude_unset=True)
+        return read_form(form, arguments).model_dump(exclude_unset=True)
     except ValueError as error:
         raise InvalidAnswer("wrong type", f"{tool} {error}") from None
-
-
-def list_unknown(tool: str, arguments: Any) -> list[str]:
-    """Return the names of the arguments that a tool does not have."""
-    return list_strange(_FORMS[tool], arguments) if tool in _FORMS else []
 
 
 def read_form(form: type[Form], value: Any) -> Form:
