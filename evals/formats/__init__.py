@@ -12,6 +12,7 @@ FOLDERS = {
     "atif": "sextant.evals.formats.atif:write",
     "openinference": "sextant.evals.formats.openinference:write",
     "hub": "sextant.evals.formats.hub:write",
+    "card": "sextant.evals.scoring.harness_card:write",
     # The only format whose source is None.
     "schemas": "sextant.evals.run_schemas:write_schemas",
 }

@@ -56,9 +56,15 @@ _CALLS: dict[str, JsonObject] = {
         "retriever": _TEXT,
         "instruction": _TEXT,
     },
+    "more": {"search": _TEXT, "from": {"type": "integer"}, "k": {"type": "integer"}},
+    "grep": {"pattern": _TEXT, "k": {"type": "integer"}},
+    "phrase": {"text": _TEXT, "k": {"type": "integer"}},
+    "count": {"words": _TEXT},
+    "notes": {},
     "read": {"doc_id": _TEXT},
     **{name: {"doc_ids": {"type": "array", "items": _TEXT}} for name in _OURS},
 }
+_WORDS = {"grep": "pattern", "phrase": "text"}  # their first parameters
 _SEARCH = re.compile("search|retriev", re.I)
 _READ = re.compile("read|open|fetch|get_?doc", re.I)
 _IDS = ("doc_id", "docid", "document_id", "id", "_id")
@@ -197,6 +203,12 @@ def _arguments(step: Step) -> JsonObject:
             "k": step.k,
             "retriever": step.retriever,
         } | instruction
+    if step.tool == "more":
+        return {"search": step.argument, "from": step.first + 1, "k": step.k}
+    if step.tool in ("grep", "phrase"):
+        return {_WORDS[step.tool]: step.argument, "k": step.k}
+    if step.tool in ("count", "notes"):
+        return {"words": step.argument} if step.argument else {}
     return {"doc_id": step.argument} if step.tool == "read" else {"doc_ids": list(step.doc_ids)}
 
 
@@ -210,7 +222,13 @@ def _observation(step: Step, query: ExportedQuery) -> JsonObject:
             "shown": list(step.shown),
             "lengths": list(step.lengths),
         }
-    extra |= {key: value for key in ("refused", "cut", "among") if (value := getattr(step, key))}
+    if step.spans:
+        extra["spans"] = [[list(span) for span in spans] for spans in step.spans]
+    extra |= {
+        key: value
+        for key in ("refused", "cut", "among", "partial")
+        if (value := getattr(step, key))
+    }
     return {
         "content": step.refused or "\n".join(step.doc_ids),
         "extra": extra,

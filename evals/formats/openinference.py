@@ -36,11 +36,12 @@ from sextant.evals.formats.export_run import ExportedQuery, ExportedRun, compact
 from sextant.evals.run_folder import OUTCOMES_FILE
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform.installation import explain_missing
-from sextant.tools.records import JsonMapping, JsonObject, Step, Usage, usage_json
+from sextant.tools.records import SURFACING, JsonMapping, JsonObject, Step, Usage, usage_json
 from sextant.tools.text import encodable, message_text
 
 # All other steps are CHAIN.
-_KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}
+_KINDS = {"read": "TOOL", "count": "TOOL", "rank": "RERANKER"}
+_KINDS |= dict.fromkeys(SURFACING, "RETRIEVER")
 _SCOPE = InstrumentationScope("sextant")
 
 
@@ -235,7 +236,7 @@ def _of_step(step: Step, query: ExportedQuery) -> JsonObject:
         for name, text in {"input.value": step.argument, "output.value": step.refused}.items()
         if text
     }
-    if step.tool == "search":
+    if step.tool in ("search", "more"):
         instruction = {"instruction": step.instruction} if step.instruction else {}
         attributes["metadata"] = compact(
             {
@@ -249,9 +250,10 @@ def _of_step(step: Step, query: ExportedQuery) -> JsonObject:
             "tool.name": "read",
             "tool.parameters": compact({"doc_id": step.argument}),
         }
-    prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(
-        step.tool, "output.documents"
-    )
+    prefix = {
+        **dict.fromkeys(SURFACING, "retrieval.documents"),
+        "rank": "reranker.output_documents",
+    }.get(step.tool, "output.documents")
     gold = query.gold(step.doc_ids)
     for index, doc_id in enumerate(step.doc_ids):
         metadata: JsonObject = {"rank": index + 1}

@@ -41,6 +41,7 @@ from sextant.evals.running.resolve import (
     resolve,
 )
 from sextant.evals.running.run_status import RunStatus
+from sextant.evals.scoring.harness_card import make_card
 from sextant.evals.scoring.metrics import add_metrics
 from sextant.evals.scoring.reference_runs import read_reference_bounds
 from sextant.evals.scoring.score_run import (
@@ -66,7 +67,7 @@ from sextant.tools.platform.result_table import Cell, ResultTable, html_of, rend
 from sextant.tools.platform.waiting import announced
 from sextant.tools.process_changes import while_running
 from sextant.tools.records import JsonMapping, JsonObject, Usage, usage_from_json
-from sextant.tools.retrievers.base import PoolRetriever, Retriever
+from sextant.tools.retrievers.base import NullRetriever, PoolRetriever, Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Limits, Toolbox
 from sextant.tools.text import TermStatistics
@@ -411,7 +412,8 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
     """
     resolved, environment, run_retrievers, resources = opened
     request = resolved.request
-    retriever = run_retrievers.build(resolved.retriever)
+    needs_index = getattr(resolved.constructor, "needs_index", True)
+    retriever = run_retrievers.build(resolved.retriever) if needs_index else NullRetriever()
     named_retrievers = {name: run_retrievers.build(spec) for name, spec in resolved.others.items()}
     model = connect(request, resources, environment.documents, retriever, seed=request.seed)
     with announced(f"connecting to {model.name}"):
@@ -439,6 +441,8 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
             name: PoolRetriever(retriever) for name, retriever in named_retrievers.items()
         }
     system = make_system(resolved, environment, retriever, named_retrievers, folder)
+    if config:
+        config[run_folder.PROVENANCE]["harness"] = make_card(system, environment.queries)
     return PreparedRun(resolved, environment, model, config, system, opened_by)
 
 

@@ -1,0 +1,83 @@
+"""The harness card of a run: what an agent was given beside its model and its prompts.
+
+Stop Comparing LLM Agents Without Disclosing the Harness (arXiv 2605.23950) asks for one. It is in
+config.json under "provenance", as parameters and limits identify a run already; reports, the page
+and `sextant export --to card` show it, and comparisons say where two differ.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sextant.evals import run_folder
+from sextant.programs.search_tools import describe_tool
+from sextant.tools.records import JsonMapping, JsonObject, Query
+from sextant.tools.session import Limits
+
+_NO_TOOLS = "none: the program itself searches and reads"
+
+
+def make_card(
+    program: Any,
+    queries: Iterable[Query],
+) -> JsonObject:
+    """Return the card of a program: its tools, its memory, its limits, its end, and what is kept from it."""
+    toolbox = getattr(program, "toolbox", None)  # an ensemble has one for each member
+    limits = toolbox.limits if toolbox else Limits()
+    withheld = ["judgements"]
+    asked = list(queries)
+    if excluding := sum(bool(query.excluded) for query in asked):
+        withheld.append(f"excluded documents of {excluding:,} queries")
+    if pooled := sum(query.candidates is not None for query in asked):
+        withheld.append(f"documents outside of the pools of {pooled:,} queries")
+    names = [name for name in Limits.__dataclass_fields__ if name != "snippet_chars"]
+    return {
+        "tools": {
+            function.__name__: describe_tool(function)[0]
+            for function in getattr(program, "functions", ())
+        },
+        "documents a search": getattr(program, "per_search", None),
+        "characters of a snippet": limits.snippet_chars,
+        "depth of a ranking": limits.depth,
+        "memory": getattr(program, "memory", ""),
+        "window in tokens": getattr(program, "window", 0) or "the model's",
+        "limits": {
+            name: getattr(limits, name)
+            for name in names
+            if name != "depth" and getattr(limits, name) is not None
+        },
+        "ends": getattr(program, "ends", "by itself, or at a limit"),
+        "withheld": withheld,
+    }
+
+
+def read_card(config: JsonMapping) -> JsonObject:
+    """Return the card of a run; {} of one that was made before there were cards."""
+    return dict(config[run_folder.PROVENANCE].get("harness") or {})
+
+
+def list_differences(first: JsonMapping, second: JsonMapping) -> list[str]:
+    """Return the parts in which the cards of two runs differ."""
+    cards = (read_card(first), read_card(second))
+    return [name for name in cards[0] if name in cards[1] and cards[0][name] != cards[1][name]]
+
+
+def to_markdown(card: JsonMapping) -> str:
+    """Return a card as a table in Markdown, a row a part."""
+    lines = ["| the agent had | |", "|---|---|"]
+    for name, value in card.items():
+        shown = value
+        if isinstance(value, dict):
+            rows = [f"`{key}`: {what}" if what != "" else f"`{key}`" for key, what in value.items()]
+            shown = "<br>".join(rows) or (_NO_TOOLS if name == "tools" else "none")
+        elif isinstance(value, list):
+            shown = "<br>".join(value)
+        lines.append(f"| {name} | {str(shown).replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(source: Any, folder: Path) -> list[str]:
+    """Harness card, as Markdown: the tools, the memory and the limits that the agent of a run had."""
+    card = read_card(source.run.config)
+    (folder / "card.md").write_text(to_markdown(card), encoding="utf-8")
+    return [] if card else ["the run was made before runs had a card, so it is empty"]
