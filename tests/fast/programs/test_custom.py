@@ -250,6 +250,7 @@ def test_each_form_searches_in_a_session_of_its_own_and_hands_in_what_it_found(m
 def test_parameters_of_whatever_form_are_set_by_name(corpus):
     for made, name in ((function, "per"), (Over, "k"), (build_module, "width")):
         values = parse_parameters("mine", make_program_class(made, "mine.py:made"), {name: "1"})
+        assert values.pop("tools", "default") == "default"  # of a maker that asks for them
         assert values == {name: 1} and len(outcome(made, corpus, **values)["ranking"]) in (1, 4)
 
 

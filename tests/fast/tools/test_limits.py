@@ -27,7 +27,7 @@ from sextant.tools.corpus import Corpus
 from sextant.tools.errors import LimitReached, UsageError
 from sextant.tools.models import language_model
 from sextant.tools.plugins import load_object
-from sextant.tools.records import Document, Query, Usage
+from sextant.tools.records import SURFACING, Document, Query, Usage
 from sextant.tools.retrievers import build
 from sextant.tools.session import Limits, Toolbox
 
@@ -113,7 +113,7 @@ def test_a_query_ends_at_its_limit_with_what_it_has_found(congress, name):
         surfaced = {
             doc
             for step in outcome["trace"]["steps"]
-            if step["tool"] == "search"
+            if step["tool"] in SURFACING
             for doc in step["doc_ids"]
         }
         assert set(outcome["ranking"]) <= surfaced and (

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sextant.evals.serving.rl_training import Turns, open_training
-from sextant.tools.models.answers.arguments import list_unknown
+from sextant.tools.models.answers.arguments import _FORMS, list_strange
 
 WORDS = "a shop in the night"
 
@@ -124,7 +124,7 @@ def test_an_answer_may_be_any_json(answer, text):
 def test_arguments_of_the_clients_own_are_left_out_and_named():
     sent = {"query": WORDS, "sessionId": 5, "toolCallId": "x"}
     assert search(**sent) == search(query=WORDS)
-    assert list_unknown("search", sent) == ["sessionId", "toolCallId"]
+    assert list_strange(_FORMS["search"], sent) == ["sessionId", "toolCallId"]
     assert search(q=WORDS)["error"] == "search needs query, and has no 'q'"
 
 

@@ -10,8 +10,10 @@ from tiny_models import bert
 
 from sextant.tools import retrievers
 from sextant.tools.models.run_resources import RunResources
+from sextant.tools.records import Query
 from sextant.tools.retrievers import RETRIEVERS, canonicalize, contract
 from sextant.tools.retrievers.base import Ranker
+from sextant.tools.session import Toolbox
 
 # MODEL is a tiny model of the right family, made on the spot; SERVER a server that speaks the OpenAI protocol.
 SPECS = [
@@ -85,6 +87,18 @@ def test_scores_are_what_the_kind_of_score_promises(spec, corpus):
     ):  # whose scores depend on what they rank
         hits = retriever.search("blue blood octopus", 6, among={"d1", "d2", "d5"})
         assert hits and all(whole[hit.doc_id] == hit.score for hit in hits)
+
+
+@pytest.mark.parametrize("spec", SPECS, indirect=True)
+def test_pages_of_a_ranking_are_one_deep_search(spec, corpus):
+    retriever = retrievers.build(spec, corpus, resources=RunResources())
+    deep = retriever.search("blue blood octopus", 1000)
+    session = Toolbox(corpus, retriever).open(Query("q", "q"))
+    session.kept_depth = 1000
+    found = session.search("blue blood octopus", 2)
+    while page := session.more("blue blood octopus", len(found) + 1, 2):
+        found += page
+    assert [(hit.doc_id, hit.score) for hit in found] == [*deep]
 
 
 @pytest.mark.parametrize("spec", SPECS, indirect=True)
