@@ -122,7 +122,9 @@ def _read(place: Path) -> None:
 def _list_made_up_words(place: Path) -> list[str]:
     corpus = StoredCorpus(place / "corpus")
     rows = range(0, len(corpus), max(1, len(corpus) // PATTERNS))
-    return [max(re.findall(r"\bq\w+", document.text), key=len) for document in corpus.stream(rows)]
+    return [
+        max(re.findall(r"\bq[^\Wu]\w+", document.text), key=len) for document in corpus.stream(rows)
+    ]
 
 
 def _grep(
