@@ -61,8 +61,10 @@ def parse_ranges(
     if not range_texts:
         range_texts = {name: text for name, text in USUAL.items() if name in program_parameters}
     if not range_texts:
-        remedy = "declare one, e.g. --range 'retriever=bm25|...'"
-        raise UsageError(f"{program} has no parameter with a usual range; {remedy}")
+        raise UsageError(
+            f"{program} has no parameter with a usual range; declare one, e.g. --range "
+            f"'retriever=bm25|...'"
+        )
     if RETRIEVER in range_texts and (placeholders or "{" in range_texts[RETRIEVER]):
         raise UsageError(
             "--range retriever=... and {names} in a retriever do not go together; write out its "

@@ -101,14 +101,18 @@ class ResolvedCompilation:
                 try_construct(resolved.constructor, fitted.parameters(chosen))
         program = try_construct(resolved.constructor, resolved.values)
         if self.optimizer.prompts and not program.predictors():
-            remedy = "--optimizer tune searches its parameters and retriever"
-            raise UsageError(f"{request.program_label} has no prompts; {remedy}")
+            raise UsageError(
+                f"{request.program_label} has no prompts; --optimizer tune searches its parameters "
+                f"and retriever"
+            )
         for file, member in self.members.items():
             member.check(request.program_label, program, str(file))
-            same_parameters = dict(member.parameters) == resolved.values
-            if not (same_parameters and member.retriever == str(resolved.retriever)):
-                difference = "other parameters, or another retriever, than the command"
-                raise UsageError(f"{file} has {difference}; give it the same")
+            values = (dict(member.parameters), member.retriever)
+            if values != (resolved.values, str(resolved.retriever)):
+                raise UsageError(
+                    f"{file} has other parameters, or another retriever, than the command; give it "
+                    f"the same"
+                )
         return fitted
 
 

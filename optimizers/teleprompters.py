@@ -195,12 +195,14 @@ def bootstrap(job: TeleprompterContext, rounds: int, **demonstrations: Any) -> C
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
 def bootstrap_rs(job: TeleprompterContext, candidates: int, **demonstrations: Any) -> CompileCall:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    teleprompter = dspy.BootstrapFewShotWithRandomSearch(
-        **_bootstrapping(job, **demonstrations),
-        num_candidate_programs=candidates,
-        num_threads=job.request.at_once,
+    return CompileCall(
+        dspy.BootstrapFewShotWithRandomSearch(
+            **_bootstrapping(job, **demonstrations),
+            num_candidate_programs=candidates,
+            num_threads=job.request.at_once,
+        ),
+        _both(job),
     )
-    return CompileCall(teleprompter, _both(job))
 
 
 @_row(
@@ -285,15 +287,17 @@ def mipro(
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
 def copro(job: TeleprompterContext, breadth: int, depth: int) -> CompileCall:
     """Instructions, improved from the scores of earlier instructions (COPRO)."""
-    teleprompter = dspy.COPRO(
-        prompt_model=job.inputs.prompter.lm,
-        metric=job.study.metric,
-        init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
-        breadth=breadth,
-        depth=depth,
-    )
     evaluation = {"num_threads": job.request.at_once, "display_progress": False}
-    return CompileCall(teleprompter, {**_train(job), "eval_kwargs": evaluation})
+    return CompileCall(
+        dspy.COPRO(
+            prompt_model=job.inputs.prompter.lm,
+            metric=job.study.metric,
+            init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
+            breadth=breadth,
+            depth=depth,
+        ),
+        {**_train(job), "eval_kwargs": evaluation},
+    )
 
 
 @_row(
@@ -310,36 +314,40 @@ def simba(
     job: TeleprompterContext, batch: int, candidates: int, steps: int, demos: int
 ) -> CompileCall:
     """Rules and demonstrations from where sampled trajectories differ (SIMBA)."""
-    teleprompter = dspy.SIMBA(
-        metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
-        bsize=min(batch, len(job.study.parts["train"])),
-        num_candidates=candidates,
-        max_steps=steps,
-        max_demos=demos,
-        prompt_model=job.inputs.prompter.lm,
-        # A copy, because SIMBA numbers its samples on the model itself.
-        teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
-        num_threads=job.request.at_once,
+    return CompileCall(
+        dspy.SIMBA(
+            metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
+            bsize=min(batch, len(job.study.parts["train"])),
+            num_candidates=candidates,
+            max_steps=steps,
+            max_demos=demos,
+            prompt_model=job.inputs.prompter.lm,
+            # A copy, because SIMBA numbers its samples on the model itself.
+            teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
+            num_threads=job.request.at_once,
+        ),
+        {**_train(job), "seed": job.request.seed},
     )
-    return CompileCall(teleprompter, {**_train(job), "seed": job.request.seed})
 
 
 @_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
 def gepa(job: TeleprompterContext, evaluations: int, batch: int) -> CompileCall:
     """Instructions, evolved by reflecting on feedback in words (GEPA)."""
-    teleprompter = dspy.GEPA(
-        metric=job.study.metric,
-        max_full_evals=evaluations,
-        reflection_minibatch_size=min(batch, len(job.study.parts["train"])),
-        reflection_lm=job.inputs.prompter.lm,
-        # DSPy's own proposer asks for JSON by default; the form that the programs use is answered
-        # more reliably.
-        instruction_proposer=InstructionProposer(adapter=Adapter()),
-        num_threads=job.request.at_once,
-        warn_on_score_mismatch=False,
-        seed=job.request.seed,
+    return CompileCall(
+        dspy.GEPA(
+            metric=job.study.metric,
+            max_full_evals=evaluations,
+            reflection_minibatch_size=min(batch, len(job.study.parts["train"])),
+            reflection_lm=job.inputs.prompter.lm,
+            # DSPy's own proposer asks for JSON by default; the form that the programs use is answered
+            # more reliably.
+            instruction_proposer=InstructionProposer(adapter=Adapter()),
+            num_threads=job.request.at_once,
+            warn_on_score_mismatch=False,
+            seed=job.request.seed,
+        ),
+        _both(job),
     )
-    return CompileCall(teleprompter, _both(job))
 
 
 class _InferRules(dspy.InferRules):
@@ -490,8 +498,7 @@ def settings(
     overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return a teleprompter's options at a budget level, overridden by `-O name=value`."""
-    level_number = EFFORT.index(level)
-    options = {option: values[level_number] for option, values in row.options.items()}
+    options = {option: values[EFFORT.index(level)] for option, values in row.options.items()}
     for option, value in overrides.items():
         if option not in options:
             raise UnknownName(f"option of {name}", option, options)

@@ -153,21 +153,18 @@ def _with_names(environment: Environment) -> Environment:
     def named(table: Mapping[str, Any]) -> dict[str, Any]:
         return {f"{environment.task} {query_id}": value for query_id, value in table.items()}
 
-    judgements = {name: judged.changed(named) for name, judged in environment.judgements.items()}
-    queries = tuple(
-        replace(query, query_id=f"{environment.task} {query.query_id}")
-        for query in environment.queries
-    )
-    twins = {
-        query_id: f"{environment.task} {twin}"
-        for query_id, twin in named(environment.twins).items()
-    }
     return replace(
         environment,
-        queries=queries,
-        judgements=judgements,
+        queries=tuple(
+            replace(query, query_id=f"{environment.task} {query.query_id}")
+            for query in environment.queries
+        ),
+        judgements={name: judged.changed(named) for name, judged in environment.judgements.items()},
         comparisons=named(environment.comparisons),
-        twins=twins,
+        twins={
+            query_id: f"{environment.task} {twin}"
+            for query_id, twin in named(environment.twins).items()
+        },
     )
 
 
