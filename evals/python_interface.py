@@ -100,9 +100,11 @@ def curves(*runs: Run | Sequence[Run], metric: str = "", by: str = "all") -> Tab
     """
     axes = tuple(budget_curves.AXES) if by == "all" else (by,)
     result = budget_curves.curves(_paths(runs), metric, axes)
-    rows = [row._asdict() for row in comparison_tables.list_curve_rows(result)]
     return TabledResult(
-        result, comparison_tables.lay_out_curves(result), rows, lambda: plots.draw_curves(result)
+        result,
+        comparison_tables.lay_out_curves(result),
+        comparison_tables.list_curve_rows(result),
+        lambda: plots.draw_curves(result),
     )
 
 

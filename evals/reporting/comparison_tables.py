@@ -3,8 +3,9 @@
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
 
 from sextant.evals.reporting.findings import (
     describe_families,
@@ -23,7 +24,6 @@ from sextant.tools.platform.result_table import (
     figure_cell,
     render_terminal,
     tabulate,
-    to_csv,
 )
 from sextant.tools.records import JsonMapping, JsonObject
 
@@ -36,48 +36,6 @@ COLUMNS = 8
 SHOWN = 10
 # Characters of a search that are printed.
 TEXT = 70
-
-
-class FateRow(NamedTuple):
-    """The share of relevant documents with a fate."""
-
-    fate: str
-    baseline: Cell
-    run: Cell
-    change: Cell
-    interval: Cell
-
-
-class FlowRow(NamedTuple):
-    """Documents whose fate changed."""
-
-    documents: Cell
-    baseline: str
-    run: str
-    queries: int
-    examples: str
-
-
-class MovedRow(NamedTuple):
-    """A query whose value changed."""
-
-    query: str
-    baseline: Cell
-    run: Cell
-    change: Cell
-
-
-class CostRow(NamedTuple):
-    """What a query of a system cost on average."""
-
-    system: str
-    calls: Cell
-    tokens_in: Cell
-    tokens_out: Cell
-    thinking: Cell
-    paid: Cell
-    list_price: Cell
-    failed_queries: Cell
 
 
 def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]:
@@ -104,7 +62,7 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
     else:
         blocks += lay_out_findings(result, names)
         blocks.append("--pairs prints each comparison with the baseline")
-    blocks += _spread(dict(systems))
+    blocks += _spread(systems)
     blocks.append(_cost(result["cost"], names, describe_task(result)))
     for note in result["notes"]:
         for name, (_, system) in zip(names, systems, strict=True):
@@ -129,24 +87,21 @@ def lay_out_findings(result: JsonMapping, names: Sequence[str]) -> list[TextBloc
 def overview_table(result: JsonMapping, names: Sequence[str]) -> ResultTable:
     """Return the systems of a comparison by its metrics; the best is bold and has a star."""
     ranked = result["by_metric"]
-    rows = [
-        [name, *(_ranked_cell(row, place) for row in ranked)] for place, name in enumerate(names)
-    ]
+    rows = []
+    for place, name in enumerate(names):
+        cells: JsonObject = {"system": name}
+        for row in ranked:
+            mean = row["means"][place]
+            is_best = mean is not None and mean == row["means"][row["leader"]]
+            mark = "*" if is_best else "=" if row["differs"][place] is False else " "
+            cell = cells[row["metric"]] = figure_cell(mean, f"{{:.4f}} {mark}")
+            cell.bold = is_best
+        rows.append(cells)
     note = (
         "* the best by a metric; = does not differ from it (paired sign-flip permutation test of "
         f"each system against the best, p >= .05 after Holm for {describe_families(ranked)})"
     )
-    heads = ["system", *(row["metric"] for row in ranked)]
-    return ResultTable("", heads, rows, notes=[note], stem="overview")
-
-
-def _ranked_cell(row: JsonMapping, place: int) -> Cell:
-    mean = row["means"][place]
-    if mean is None:
-        return Cell("-")
-    is_best = mean == row["means"][row["leader"]]
-    mark = "*" if is_best else "=" if row["differs"][place] is False else " "
-    return Cell(f"{{:.4f}} {mark}", mean, bold=is_best, figures=[mean])
+    return tabulate("", rows, notes=[note], stem="overview")
 
 
 def system_names(result: JsonMapping) -> list[str]:
@@ -162,12 +117,14 @@ def _lay_out_pair(
     changes = []
     for key, (before, after) in changed.items():
         changes.append(f"{key} {abbreviate(after)} (was {abbreviate(before)})")
-    differences = ", ".join(changes) or "the same configuration"
     stem = label.replace(" ", "-")
-    rows = [row for row in result["comparisons"] if row["run"] == run]
     families = f"Holm: adjusted for {describe_families(result['comparisons'])}"
-    title = f"{label} against baseline{forced}: {differences}"
-    table = findings_table(title, [make_finding(row) for row in rows], stem, [context, families])
+    table = findings_table(
+        f"{label} against baseline{forced}: {', '.join(changes) or 'the same configuration'}",
+        [make_finding(row) for row in result["comparisons"] if row["run"] == run],
+        stem,
+        [context, families],
+    )
     blocks: list[TextBlock] = ["", table]
     if run == result["runs"][-1]:
         blocks += [*table.notes[1:], ""]
@@ -178,17 +135,20 @@ def _lay_out_pair(
     moved = []
     for row in result["moved"]:
         if row["run"] == run:
-            moved.append(MovedRow(row["query_id"], *_change(row, "baseline", "value")))
+            moved.append({"query": row["query_id"]} | _change(row, "value"))
     if moved:
         title = f"queries that moved most in {result['metric']}"
         blocks.append(tabulate(title, moved, stem=f"{stem}-moved", notes=[note]))
     return blocks
 
 
-def _change(row: Result, before: str, after: str) -> tuple[Cell, Cell, Cell]:
-    # "z" writes no minus before a zero.
-    change = figure_cell(row["difference"], "{:+z.4f}")
-    return figure_cell(row[before]), figure_cell(row[after]), change
+def _change(row: Result, after: str) -> dict[str, Cell]:
+    return {
+        "baseline": figure_cell(row["baseline"]),
+        "run": figure_cell(row[after]),
+        # "z" writes no minus before a zero.
+        "change": figure_cell(row["difference"], "{:+z.4f}"),
+    }
 
 
 def _losses(losses: Result, note: str, stem: str) -> list[TextBlock]:
@@ -196,36 +156,41 @@ def _losses(losses: Result, note: str, stem: str) -> list[TextBlock]:
     words = {fate.value: text.format(k=cutoff) for fate, text in FATE_LABELS.items()}
     fates = []
     for row in losses["changes"]:
-        cells = _change(row, "baseline", "share")
-        fates.append(FateRow(words[row["fate"]], *cells, interval_cell(row)))
-    count = queries(losses["queries"])
-    title = f"R@{cutoff}: what became of relevant documents, mean shares of {count}"
+        fate = {"fate": words[row["fate"]], **_change(row, "share"), "interval": interval_cell(row)}
+        fates.append(fate)
+    title = f"R@{cutoff}: what became of relevant documents, mean shares of "
+    title += queries(losses["queries"])
     blocks: list[TextBlock] = [tabulate(title, fates, stem=f"{stem}-fates", notes=[note])]
     flows = []
     for row in losses["flows"][:FLOWS]:
-        documents = row["documents"]
         # A mean over repeats is no whole number.
-        form = "{}" if isinstance(documents, int) else "{:.1f}"
-        ends = words[row["from"]], words[row["to"]]
-        examples = ", ".join(row["examples"])
-        flows.append(FlowRow(figure_cell(documents, form), *ends, row["queries"], examples))
+        form = "{}" if isinstance(row["documents"], int) else "{:.1f}"
+        flows.append(
+            {
+                "documents": figure_cell(row["documents"], form),
+                "baseline": words[row["from"]],
+                "run": words[row["to"]],
+                "queries": row["queries"],
+                "examples": ", ".join(row["examples"]),
+            }
+        )
     if flows:
         title = f"documents that changed their fate, {len(flows)} of {len(losses['flows'])} flows"
         blocks.append(tabulate(title, flows, stem=f"{stem}-flows", notes=[note]))
     return blocks
 
 
-def _spread(systems: dict[str, Result]) -> list[TextBlock]:
+def _spread(systems: Iterable[tuple[str, Result]]) -> list[TextBlock]:
     repeated = {}
-    for label, system in systems.items():
+    for label, system in systems:
         if system["spread"] is not None:
             repeated[f"{label} ({plural(len(system['repeats']), 'run')})"] = system["spread"]
-    metrics = dict.fromkeys(metric for spread in repeated.values() for metric in spread)
     rows = []
-    for metric in metrics:
-        rows.append([metric, *(figure_cell(spread.get(metric)) for spread in repeated.values())])
+    for metric in dict.fromkeys(chain.from_iterable(repeated.values())):
+        spreads = {name: figure_cell(spread.get(metric)) for name, spread in repeated.items()}
+        rows.append({"metric": metric} | spreads)
     title = "standard deviation of the mean between repeats"
-    return [ResultTable(title, ["metric", *repeated], rows, stem="spread")] if rows else []
+    return [tabulate(title, rows, stem="spread")] if rows else []
 
 
 def _cost(rows: list[Result], names: list[str], task: str) -> ResultTable:
@@ -233,16 +198,16 @@ def _cost(rows: list[Result], names: list[str], task: str) -> ResultTable:
     for name, row in zip(names, rows, strict=True):
         failed = count_failed(row["failed"], row["queries"], row["repeats"], "run")
         cells.append(
-            CostRow(
-                name,
-                figure_cell(row["calls_per_query"], "{:,.1f}", "unknown"),
-                figure_cell(row["input_tokens_per_query"], "{:,.1f}", "unknown"),
-                figure_cell(row["output_tokens_per_query"], "{:,.1f}", "unknown"),
-                figure_cell(row["reasoning_tokens_per_query"] or None, "{:,.1f}", ""),
-                figure_cell(row["paid_usd_per_query"], "${:.5f}", "unknown"),
-                figure_cell(row["list_usd_per_query"], "${:.5f}", "unknown"),
-                Cell(failed),
-            )
+            {
+                "system": name,
+                "calls": figure_cell(row["calls_per_query"], "{:,.1f}", "unknown"),
+                "tokens in": figure_cell(row["input_tokens_per_query"], "{:,.1f}", "unknown"),
+                "tokens out": figure_cell(row["output_tokens_per_query"], "{:,.1f}", "unknown"),
+                "thinking": figure_cell(row["reasoning_tokens_per_query"] or None, "{:,.1f}", ""),
+                "paid": figure_cell(row["paid_usd_per_query"], "${:.5f}", "unknown"),
+                "list price": figure_cell(row["list_usd_per_query"], "${:.5f}", "unknown"),
+                "failed queries": Cell(failed),
+            }
         )
     return tabulate("a query cost on average", cells, stem="cost", notes=[task])
 
@@ -304,78 +269,24 @@ def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
 
 def curves_csv(result: Result) -> str:
     """Return curves for equal budgets as CSV: a line for each run, axis and budget."""
-    return to_csv([CurveRow._fields, *list_curve_rows(result)])
+    return tabulate("", list_curve_rows(result)).to_csv()
 
 
-class CurveRow(NamedTuple):
-    """A run's metric at a budget."""
-
-    run: str
-    axis: str
-    metric: str
-    budget: float
-    mean: float
-    low: float | None
-    high: float | None
-    spent: float
-    ended: float
-    queries: int
-    front: int
-
-
-def list_curve_rows(result: JsonMapping) -> list[CurveRow]:
+def list_curve_rows(result: JsonMapping) -> list[JsonObject]:
     """Return a row for each run, axis and budget."""
     rows = []
     for axis, curves in result["axes"].items():
         best = {point["budget"]: point["value"] for point in curves["front"]}
         for curve in curves["curves"]:
             for place, budget in enumerate(curves["budgets"]):
-                mean = curve["mean"][place]
-                row = CurveRow(
-                    curve["run"],
-                    axis,
-                    result["metric"],
-                    budget,
-                    mean,
-                    curve["low"][place],
-                    curve["high"][place],
-                    curve["spent"][place],
-                    curve["ended"][place],
-                    curve["queries"],
-                    int(best.get(budget) == mean),
-                )
+                row = {"run": curve["run"], "axis": axis, "metric": result["metric"]}
+                row["budget"] = budget
+                for key in ("mean", "low", "high", "spent", "ended"):
+                    row[key] = curve[key][place]
+                row["queries"] = curve["queries"]
+                row["front"] = int(best.get(budget) == row["mean"])
                 rows.append(row)
     return rows
-
-
-class SurfacedRow(NamedTuple):
-    """Relevant documents that surfaced in a run, in its replay, in both or in neither."""
-
-    relevant_documents_that_surfaced: str
-    documents: int
-    share: Cell
-
-
-class HopRow(NamedTuple):
-    """What surfaced at a hop of the run, and of its replay."""
-
-    hop: Cell
-    searches: int
-    first_then: int
-    recall_then: Cell
-    first_now: int
-    recall_now: Cell
-
-
-class GainRow(NamedTuple):
-    """A relevant document that only one of both brought, and the search that did."""
-
-    query: str
-    document: str
-    search: str
-    grade: Cell
-    hop: int
-    rank: int
 
 
 def render_replay(result: Result) -> str:
@@ -397,7 +308,25 @@ def render_replay(result: Result) -> str:
     surfaced = []
     for key, count in result["documents"].items():
         words = key.replace("_", " ").replace("both", "then and now")
-        surfaced.append(SurfacedRow(words, count, figure_cell(count / total)))
+        surfaced.append(
+            {
+                "relevant documents that surfaced": words,
+                "documents": count,
+                "share": figure_cell(count / total),
+            }
+        )
+    hops = []
+    for hop in result["hops"]:
+        hops.append(
+            {
+                "hop": Cell(str(hop["hop"] or "none")),
+                "searches": hop["searches"],
+                "first then": hop["then"]["first"],
+                "recall then": figure_cell(hop["then"]["recall"]),
+                "first now": hop["now"]["first"],
+                "recall now": figure_cell(hop["now"]["recall"]),
+            }
+        )
     finding = make_finding(
         {
             **test,
@@ -409,35 +338,27 @@ def render_replay(result: Result) -> str:
     blocks += [
         tabulate("", surfaced),
         findings_table("now against then", [finding], "recall", []),
-        tabulate("", [_hop_row(hop) for hop in result["hops"]]),
+        tabulate("", hops),
     ]
     for word, when, before in (("gained", "now", "then"), ("lost", "then", "now")):
         moved = [row for row in result["relevant"] if row[when] and not row[before]]
         moved.sort(key=lambda row: (row[when]["hop"], row[when]["rank"]))
         if moved:
             title = f"{word}: {plural(len(moved), 'relevant document')}, the first {SHOWN} at most"
-            blocks.append(tabulate(title, [_gain_row(row, when) for row in moved[:SHOWN]]))
+            blocks.append(tabulate(title, [_gain(row, row[when]) for row in moved[:SHOWN]]))
     blocks.append(
         "the searches are the run's: with other results, its searcher would have gone on otherwise"
     )
     return render_terminal(blocks)
 
 
-def _hop_row(hop: Result) -> HopRow:
-    then = hop["then"]
-    now = hop["now"]
-    return HopRow(
-        Cell(str(hop["hop"] or "none")),
-        hop["searches"],
-        then["first"],
-        figure_cell(then["recall"]),
-        now["first"],
-        figure_cell(now["recall"]),
-    )
-
-
-def _gain_row(row: Result, when: str) -> GainRow:
-    at = row[when]
-    search = " ".join(abbreviate(at["search"], TEXT).split())
-    grade = figure_cell(row["grade"], "{:g}")
-    return GainRow(row["query_id"], row["unit"], search, grade, at["hop"], at["rank"])
+def _gain(row: Result, at: Result) -> Result:
+    """Return a relevant document that only one of both brought, and the search that did."""
+    return {
+        "query": row["query_id"],
+        "document": row["unit"],
+        "search": " ".join(abbreviate(at["search"], TEXT).split()),
+        "grade": figure_cell(row["grade"], "{:g}"),
+        "hop": at["hop"],
+        "rank": at["rank"],
+    }

@@ -7,12 +7,11 @@ What `sextant compile` prints of a compilation is in optimizers/result_report.py
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files
 from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
-from sextant.tools.records import JsonMapping
+from sextant.tools.records import JsonMapping, JsonObject
 
 NOTES = [
     "gain and p are on validation, p times the candidates chosen from; the gain leans upwards, as "
@@ -22,27 +21,8 @@ NOTES = [
 ]
 
 
-class CompilationRow(NamedTuple):
-    """A compilation, as its row shows it."""
-
-    optimizer: str
-    tasks: str
-    validation: Cell
-    gain: Cell
-    interval: Cell
-    p: Cell
-    gain_on_test: Cell
-    on_other_tasks: Cell
-    candidates: int
-    calls: int
-    list_price: Cell
-    folder: str
-
-
-def compilations_table(paths: Iterable[Path]) -> ResultTable | None:
-    """Return the results of the compilations in these folders and below them; None if there are
-    none.
-    """
+def compilations_table(paths: Iterable[Path]) -> ResultTable:
+    """Return the results of the compilations in these folders and below them, a row for each."""
     found = {file for path in paths for file in path.rglob("compiled/*/*/learnt.json")}
     rows = []
     for file in sorted(found):
@@ -52,31 +32,31 @@ def compilations_table(paths: Iterable[Path]) -> ResultTable | None:
             raise DataError(
                 f"{file} is damaged ({error}); give the command of the compilation again"
             ) from None
-    if not rows:
-        return None
     return tabulate("Optimizers", rows, stem="optimizers", notes=NOTES)
 
 
-def _make_row(record: JsonMapping, file: Path) -> CompilationRow:
+def _make_row(record: JsonMapping, file: Path) -> JsonObject:
     gain = record["gain"]
-    before = record["before"]["mean"]
     after = record["after"]
     held_out = record.get("held_out") or {}
     tested = held_out.get("tasks") or held_out.get("comparisons", [])[-1:]
-    return CompilationRow(
-        f"{record['program']}, {record['optimizer']}, {record['lm']}",
-        record["task"],
-        Cell("{:.4f} to {:.4f} ({})", figures=[before, after["mean"], after["queries"]]),
-        figure_cell(gain["difference"], "{:+.4f}"),
-        Cell("" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"),
-        figure_cell(gain["p_corrected"], "{:.3g}", "unknown"),
-        _mean_change(tested, compiled_on=True),
-        _mean_change(tested, compiled_on=False),
-        gain["candidates"],
-        record["usage"]["calls"],
-        figure_cell(record["usage"]["list_usd"], "${:.4f}", "unknown"),
-        files.hide_folders(file.parent.as_posix()),
-    )
+    validation = [record["before"]["mean"], after["mean"], after["queries"]]
+    return {
+        "optimizer": f"{record['program']}, {record['optimizer']}, {record['lm']}",
+        "tasks": record["task"],
+        "validation": Cell("{:.4f} to {:.4f} ({})", figures=validation),
+        "gain": figure_cell(gain["difference"], "{:+.4f}"),
+        "interval": Cell(
+            "" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"
+        ),
+        "p": figure_cell(gain["p_corrected"], "{:.3g}", "unknown"),
+        "gain on test": _mean_change(tested, compiled_on=True),
+        "on other tasks": _mean_change(tested, compiled_on=False),
+        "candidates": gain["candidates"],
+        "calls": record["usage"]["calls"],
+        "list price": figure_cell(record["usage"]["list_usd"], "${:.4f}", "unknown"),
+        "folder": files.hide_folders(file.parent.as_posix()),
+    }
 
 
 def _mean_change(tested: Sequence[JsonMapping], *, compiled_on: bool) -> Cell:

@@ -4,13 +4,12 @@ The tests are in evals/scoring/comparison.py and statistics.py.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from sextant.evals.scoring.metrics import orient
 from sextant.evals.scoring.statistics import ALPHA, TIE
 from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
-from sextant.tools.records import JsonMapping
+from sextant.tools.records import JsonMapping, JsonObject
 
 # Below which p is not written out.
 SMALLEST_P = 0.001
@@ -21,57 +20,44 @@ EXPLAINED = (
 )
 
 
-class Finding(NamedTuple):
-    """A system less the baseline in a metric; an empty text is not shown."""
-
-    system: str
-    task: str
-    metric: str
-    baseline: Cell
-    run: Cell
-    change: Cell
-    interval: Cell
-    p: Cell
-    Holm: Cell
-    w_t_l: Cell
-    shows: Cell
-    verdict: str
-    # In the CSV only.
-    queries: int
-    low: float | None
-    high: float | None
-
-
 def findings_table(
-    title: str, findings: Sequence[Finding], stem: str, notes: Sequence[str]
+    title: str, findings: Sequence[JsonMapping], stem: str, notes: Sequence[str]
 ) -> ResultTable:
-    """Return findings as a table; what its columns mean comes after the notes."""
+    """Return findings as a table; what its columns mean comes after the notes.
+
+    Queries and the ends of the interval are in the CSV only.
+    """
     return tabulate(title, findings, stem=stem, notes=[*notes, *EXPLAINED], in_file=3)
 
 
-def make_finding(test: JsonMapping, system: str = "", task: str = "") -> Finding:
-    """Return a finding from a row of `compare`, or from a test of a study, which has no means."""
+def make_finding(test: JsonMapping, system: str = "", task: str = "") -> JsonObject:
+    """Return how a system differs from the baseline, as a row of a table.
+
+    `test` is a row of `compare`, or a test of a study, which has no means. A column in which all
+    rows have an empty text is not shown.
+    """
     before = test.get("baseline_mean")
     after = test.get("mean")
     means = figure_cell(before, unknown=""), figure_cell(after, unknown="")
     if before is not None and after is not None and abs(after - before) >= TIE:
         means[orient(test["metric"], after - before) > 0].bold = True
-    return Finding(
-        system,
-        task,
-        test["metric"],
-        *means,
-        figure_cell(test["difference"], "{:+z.4f}"),
-        interval_cell(test),
-        p_cell(test["p"]),
-        p_cell(test["p_holm"]),
-        Cell(f"{test['wins']}/{test['ties']}/{test['losses']}"),
-        figure_cell(test["detectable"], "{:.3f}", "-" if test["p"] is None else "too few"),
-        judge(test),
-        test["queries"],
-        test["low"],
-        test["high"],
-    )
+    return {
+        "system": system,
+        "task": task,
+        "metric": test["metric"],
+        "baseline": means[0],
+        "run": means[1],
+        "change": figure_cell(test["difference"], "{:+z.4f}"),
+        "interval": interval_cell(test),
+        "p": p_cell(test["p"]),
+        "Holm": p_cell(test["p_holm"]),
+        "w t l": Cell(f"{test['wins']}/{test['ties']}/{test['losses']}"),
+        "shows": figure_cell(test["detectable"], "{:.3f}", "-" if test["p"] is None else "too few"),
+        "verdict": judge(test),
+        "queries": test["queries"],
+        "low": test["low"],
+        "high": test["high"],
+    }
 
 
 def interval_cell(test: JsonMapping) -> Cell:

@@ -22,36 +22,14 @@ from sextant.evals.scoring.statistics import Interval, PairedTest
 from sextant.evals.scoring.system_names import System
 from sextant.tools.errors import DataError
 from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
+from sextant.tools.records import JsonObject
 
 LOSSES = "What became of relevant documents"
 MEAN = "mean of tasks"
 
 
-class GapRow(NamedTuple):
-    """A program between its bounds."""
-
-    program: str
-    task: str
-    metric: str
-    floor: Cell
-    lower_bound: Cell
-    mean: Cell
-    ceiling: Cell
-    gain: Cell
-    missing: Cell
-    closed: Cell
-    bounds_by_other_systems: str
-    full_task: str
-    floor_is: str
-    best_bare: Cell
-    best_bare_is: str
-    lower_bound_is: str
-    ceiling_is: str
-    run: str
-
-
-def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable | None:
-    """Return a row for each program and metric; None if no bound was run."""
+def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable:
+    """Return a row for each program and metric of which a bound was run."""
     rows = []
     for group in groups:
         for name in metrics or ("",):
@@ -65,37 +43,36 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable | 
         "intervals; that of closed is by bootstrap",
         "closed has none where the ceiling is not clearly above the floor",
     ]
-    if not rows:
-        return None
     return tabulate("Floor and ceiling", rows, stem="gap", notes=notes, in_file=7)
 
 
-def _gap_row(group: Group, bounds: ReferenceRuns) -> GapRow:
+def _gap_row(group: Group, bounds: ReferenceRuns) -> JsonObject:
     def own(label: ReferenceKind) -> Cell:
         return figure_cell(bounds.mean(label) if bounds.is_own(label) else None, "{:z.4f}", "")
 
     run = bounds.run
     gained, missing, closed = bounds.compare()
-    return GapRow(
-        str(group.system(run)),
-        short_task_name(run.config["task"]),
-        bounds.metric,
-        own("floor"),
-        own("union"),
-        figure_cell(bounds.mean(), "{:z.4f}", ""),
-        own("ceiling"),
-        _interval(gained, "{:+z.4f}", "{:.3f}"),
-        _interval(missing, "{:+z.4f}", "{:.3f}"),
-        _interval(closed, "{:.0%}", "{:.0%}"),
-        bounds.others,
-        run.config["task"],
-        bounds.describe("floor"),
-        figure_cell(bounds.mean("best"), "{:z.4f}", ""),
-        bounds.describe("best"),
-        bounds.describe("union"),
-        bounds.describe("ceiling"),
-        run.name,
-    )
+    return {
+        "program": str(group.system(run)),
+        "task": short_task_name(run.config["task"]),
+        "metric": bounds.metric,
+        "floor": own("floor"),
+        "lower bound": own("union"),
+        "mean": figure_cell(bounds.mean(), "{:z.4f}", ""),
+        "ceiling": own("ceiling"),
+        "gain": _interval(gained, "{:+z.4f}", "{:.3f}"),
+        "missing": _interval(missing, "{:+z.4f}", "{:.3f}"),
+        "closed": _interval(closed, "{:.0%}", "{:.0%}"),
+        "bounds by other systems": bounds.others,
+        # In the CSV only.
+        "full task": run.config["task"],
+        "floor is": bounds.describe("floor"),
+        "best bare": figure_cell(bounds.mean("best"), "{:z.4f}", ""),
+        "best bare is": bounds.describe("best"),
+        "lower bound is": bounds.describe("union"),
+        "ceiling is": bounds.describe("ceiling"),
+        "run": run.name,
+    }
 
 
 def _interval(figure: PairedTest | Interval | None, form: str, bound_form: str) -> Cell:
@@ -118,33 +95,21 @@ class LossRow(NamedTuple):
     run: str = ""
 
 
-def losses_table(groups: Sequence[Group]) -> ResultTable | None:
-    """Return every run's shares; None if no run has them."""
+def losses_table(groups: Sequence[Group]) -> ResultTable:
+    """Return every run's shares; no row for runs without any."""
     labelled_rows = [(group, row) for group in groups for row in list_losses(group)]
     fates = [fate for fate in FATE_LABELS if any(row.shares.get(fate) for _, row in labelled_rows)]
-    cells: list[list[str]] = []
-    csv_rows: list[list[object]] = []
+    rows = []
     for group, row in labelled_rows:
-        names = [str(row.system), row.task, f"R@{row.cutoff}"]
-        shares = [row.shares.get(fate, 0.0) for fate in fates]
-        cells.append([*names, *map(figure_cell, shares)])
-        csv_rows.append([*names, *shares, row.queries, group.title, row.run])
-    heads = ["system", "task", "of", *(fate.replace("_", " ") for fate in fates)]
+        cells: JsonObject = {"system": str(row.system), "task": row.task, "of": f"R@{row.cutoff}"}
+        for fate in fates:
+            cells[fate.replace("_", " ")] = figure_cell(row.shares.get(fate, 0.0))
+        rows.append(cells | {"queries": row.queries, "group": group.title, "run": row.run})
     notes = [
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
     ]
-    if not cells:
-        return None
-    return ResultTable(
-        LOSSES,
-        heads,
-        cells,
-        names=(0, 1, 2),
-        notes=notes,
-        stem="losses",
-        csv_rows=[[*heads, "queries", "group", "run"], *csv_rows],
-    )
+    return tabulate(LOSSES, rows, stem="losses", notes=notes, in_file=3)
 
 
 def list_losses(group: Group) -> Iterator[LossRow]:
@@ -167,28 +132,17 @@ def list_losses(group: Group) -> Iterator[LossRow]:
             yield LossRow(system, MEAN, rows[0].cutoff, means)
 
 
-def behaviour_table(groups: Sequence[Group]) -> ResultTable | None:
-    """Return the behaviour of each run's searcher; None if no run has a search in its traces."""
-    cells: list[list[str]] = []
-    csv_rows: list[list[object]] = []
+def behaviour_table(groups: Sequence[Group]) -> ResultTable:
+    """Return the behaviour of each run's searcher; no row for runs without a search in their traces."""
+    rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         with suppress(DataError):  # an earlier version has scored it
             figures = behaviour.figure_means(run)
             if figures["searches"]:
-                names = [str(group.system(run)), short_task_name(run.config["task"])]
-                cells.append(
-                    [*names, *(figure_cell(mean, "{:.3f}", "") for mean in figures.values())]
-                )
-                csv_rows.append([*names, *figures.values(), group.title, run.name])
-    heads = ["system", "task", *(name.replace("_", " ") for name in behaviour.FIGURES)]
-    if not cells:
-        return None
-    return ResultTable(
-        "What searchers do",
-        heads,
-        cells,
-        names=(0, 1),
-        notes=[f"{name.replace('_', ' ')}: {text}" for name, text in behaviour.FIGURES.items()],
-        stem="searchers",
-        csv_rows=[[*heads, "group", "run"], *csv_rows],
-    )
+                task = short_task_name(run.config["task"])
+                cells: JsonObject = {"system": str(group.system(run)), "task": task}
+                for name, mean in figures.items():
+                    cells[name.replace("_", " ")] = figure_cell(mean, "{:.3f}", "")
+                rows.append(cells | {"group": group.title, "run": run.name})
+    notes = [f"{name.replace('_', ' ')}: {text}" for name, text in behaviour.FIGURES.items()]
+    return tabulate("What searchers do", rows, stem="searchers", notes=notes, in_file=2)

@@ -5,7 +5,6 @@ The tables are made in report_tables.py, the plots in report_plots.py, the page 
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from sextant.evals.reporting.compilations import compilations_table
 from sextant.evals.reporting.loss_tables import (
@@ -42,36 +41,6 @@ from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, 
 SWEPT = "R@10"
 
 
-class RunRow(NamedTuple):
-    """A run; calls, tokens and list price are those of a query on average."""
-
-    system: str
-    task: str
-    data: str
-    split: str
-    queries: int
-    failed: int
-    calls: Cell
-    tokens: Cell
-    list_price: Cell
-    run: str
-    full_task: str
-    data_fingerprint: str
-    judgements: str
-    relevant_from: float
-    retriever: str
-    model: str
-    code: str
-    deviations: str
-
-
-class LeftOutRow(NamedTuple):
-    """A run folder that is not in the report."""
-
-    run: str
-    why: str
-
-
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
     """The report of the runs in `paths` and below them.
 
@@ -90,9 +59,10 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
             unknown = UnknownName("metric of these runs", name, metric_names)
             raise problems[0] if problems else unknown
     groups, forced = group_runs(runs, force=force)
-    left_out = []
-    for path, reason in sorted(unscored.items()):
-        left_out.append(LeftOutRow(hide_folders(path.as_posix()), hide_folders(reason)))
+    left_out = [
+        (hide_folders(path.as_posix()), hide_folders(reason))
+        for path, reason in sorted(unscored.items())
+    ]
     sections = [_section(group, metrics) for group in groups]
     sections += _shared_sections(groups, metrics, paths, left_out)
     tasks = {task for group in groups for task in group.tasks}
@@ -112,24 +82,30 @@ def _shared_sections(
     groups: Sequence[Group],
     metrics: Sequence[str],
     paths: Sequence[Path],
-    left_out: Sequence[LeftOutRow],
-) -> list[ReportSection]:
+    left_out: Sequence[tuple[str, str]],
+) -> Iterator[ReportSection]:
     bars = [plot_losses(group, list(list_losses(group))) for group in groups]
-    items_of_sections: list[list[Plot | ResultTable | None]] = [
-        [plot_gap(groups), gap_table(groups, metrics)],
-        [*bars, losses_table(groups)],
-        [behaviour_table(groups)],
-        [compilations_table(paths)],
-        [_runs_table(groups)],
-        [tabulate("Left out", left_out, stem="left-out") if left_out else None],
+    sections: list[tuple[list[Plot | None], ResultTable]] = [
+        ([plot_gap(groups)], gap_table(groups, metrics)),
+        (bars, losses_table(groups)),
+        ([], behaviour_table(groups)),
+        ([], compilations_table(paths)),
+        ([], _runs_table(groups)),
+        (
+            [],
+            tabulate(
+                "Left out",
+                [{"run": run, "why": reason} for run, reason in left_out],
+                stem="left-out",
+            ),
+        ),
     ]
-    sections = []
-    for items in items_of_sections:
-        shown = [item for item in items if item]
-        if shown:
-            # A section has the name of its table, which comes after the plots.
-            sections.append(ReportSection(shown[-1].stem, shown[-1].title, shown))
-    return sections
+    for plots, table in sections:
+        items: list[Plot | ResultTable] = [plot for plot in plots if plot]
+        items += [table] if table.rows else []
+        if items:
+            # A section has the name of its table, or of its plot.
+            yield ReportSection(items[-1].stem, items[-1].title, items)
 
 
 def _warnings(run: ScoredRun) -> Iterator[str]:
@@ -169,46 +145,47 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
 
 
 def _runs_table(groups: Sequence[Group]) -> ResultTable:
-    rows = [_run_row(group, run) for group in groups for run in group.runs]
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            config = run.config
+            scores = run.scores
+            row = {
+                "system": str(group.system(run)),
+                "task": short_task_name(config["task"]),
+                "data": config["data"],
+                "split": config["split"],
+                "queries": scores["queries"],
+                "failed": scores["failed"],
+                **_cost_cells(run),
+                "run": run.name,
+                # In the CSV only.
+                "full task": config["task"],
+                "data fingerprint": config["data_fingerprint"],
+                "judgements": scores["judgements"],
+                "relevant from": scores["relevant_from"],
+                "retriever": str(config["retriever"].get("with", "")),
+                "model": config["lm"]["name"],
+                "code": str(config.get("code", "")),
+                "deviations": " / ".join(list_deviations([run])),
+            }
+            rows.append(row)
     notes = ["calls, tokens and list price are those of a query on average"]
     return tabulate("Runs", rows, stem="runs", notes=notes, in_file=8)
 
 
-def _run_row(group: Group, run: ScoredRun) -> RunRow:
-    config = run.config
-    scores = run.scores
-    return RunRow(
-        str(group.system(run)),
-        short_task_name(config["task"]),
-        config["data"],
-        config["split"],
-        scores["queries"],
-        scores["failed"],
-        *_cost_cells(run),
-        run.name,
-        config["task"],
-        config["data_fingerprint"],
-        scores["judgements"],
-        scores["relevant_from"],
-        str(config["retriever"].get("with", "")),
-        config["lm"]["name"],
-        str(config.get("code", "")),
-        " / ".join(list_deviations([run])),
-    )
-
-
-def _cost_cells(run: ScoredRun) -> tuple[Cell, Cell, Cell]:
+def _cost_cells(run: ScoredRun) -> dict[str, Cell]:
     """Return calls, tokens and list price of a query on average, which imported runs may lack."""
     if not run.usage_known:
-        return Cell("unknown"), Cell("unknown"), Cell("unknown")
+        return dict.fromkeys(("calls", "tokens", "list price"), Cell("unknown"))
     usage = run.scores["usage"]
     query_count = run.scores["queries"]
     tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / query_count:,.0f}"
     if thinking := usage.get("reasoning_tokens"):
         tokens += f" ({thinking / query_count:,.0f} thinking)"
     price = None if usage["list_usd"] is None else usage["list_usd"] / query_count
-    return (
-        figure_cell(usage["calls"] / query_count, "{:,.1f}"),
-        Cell(tokens),
-        figure_cell(price, "${:.5f}", "unknown"),
-    )
+    return {
+        "calls": figure_cell(usage["calls"] / query_count, "{:,.1f}"),
+        "tokens": Cell(tokens),
+        "list price": figure_cell(price, "${:.5f}", "unknown"),
+    }

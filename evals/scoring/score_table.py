@@ -11,13 +11,14 @@ from sextant.evals.scoring.reference_runs import list_bounds
 from sextant.programs import DEVIATES, SCHEMES
 from sextant.tools import pool_kinds
 from sextant.tools.platform.cli import print_json, print_stdout
-from sextant.tools.platform.number_format import count_of, plural, queries
+from sextant.tools.platform.number_format import count_of, number, plural, queries
 from sextant.tools.platform.result_table import (
     Cell,
     ResultTable,
     TextBlock,
     figure_cell,
     render_terminal,
+    tabulate,
 )
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.session import UNFOUND_ID
@@ -49,8 +50,9 @@ def lay_out_scores(scores: JsonMapping, deviations: int = 0) -> list[TextBlock]:
         blocks.append(_metrics_table(partial["metrics"], partial))
     elif scores["metrics"]:
         blocks.append(_metrics_table(scores["metrics"], scores))
-    if scores.get("losses", {}).get("queries"):
-        blocks.append(_losses_table(scores["losses"]))
+    losses = scores.get("losses", {})
+    if losses.get("queries"):
+        blocks.append(_losses_table(losses, losses["at"][str(losses["cutoff"])]))
     bounds = scores.get("bounds", {})
     for label, reference in list_bounds(bounds):
         mean = f"{reference['mean']:.4f}"
@@ -61,7 +63,7 @@ def lay_out_scores(scores: JsonMapping, deviations: int = 0) -> list[TextBlock]:
             count = plural(deviations, "point")
             note = f"{program} differs from the paper's in {count}, which sextant score RUN lists"
         blocks.append(note)
-    return [*blocks, *_footings(scores)]
+    return [*blocks, *_footings(scores), *_usage_lines(scores), f"run: {scores['run']}"]
 
 
 def _headings(scores: Scores) -> Iterator[str]:
@@ -88,65 +90,54 @@ def _metrics_table(metrics: dict[str, JsonObject], scores: Scores) -> ResultTabl
     rows = []
     for name in names:
         value = metrics[name]
-        if value["mean"] is None:
-            value = {"mean": None, "low": None, "resampled": None}
         count = f" ({queries(value['queries'])})" if "queries" in value else ""
         interval = Cell("too few queries")
-        if value["low"] is not None:
+        if value["mean"] is None:
+            interval = Cell("for all of these queries")
+        elif value["low"] is not None:
             interval = Cell("{:.4f} to {:.4f}", figures=[value["low"], value["high"]])
         resampled = Cell("")
         if means := value.get("resampled"):
             resampled = Cell("{:.4f} +- {:.4f}", figures=[means["mean"], means["error"]])
-        others = [metrics.get(f"{name} [{judged_by}]", {}) for judged_by in judgements]
+        row: JsonObject = {
+            "metric": f"{name}{count}",
+            scores["judgements"] if judgements else "mean": figure_cell(
+                value["mean"], unknown="undefined"
+            ),
+            "95 % interval": interval,
+            "mean of 1,000 resamples": resampled,
+        }
+        for judged_by in judgements:
+            other = metrics.get(f"{name} [{judged_by}]", {})
+            row[judged_by] = figure_cell(other.get("mean"), unknown="")
         unjudged = scores.get("unjudged", {}).get(name, {})
-        cells = [
-            figure_cell(value["mean"], unknown="undefined"),
-            interval if value["mean"] is not None else Cell("for all of these queries"),
-            resampled,
-            *(figure_cell(other.get("mean"), unknown="") for other in others),
-            figure_cell(unjudged.get("judged"), unknown=""),
-            figure_cell(unjudged.get("right"), unknown=""),
-        ]
-        rows.append([f"{name}{count}", *cells])
-    heads = [
-        "metric",
-        scores["judgements"] if judgements else "mean",
-        "95 % interval",
-        "mean of 1,000 resamples",
-        *judgements,
-        "judged (pooled)",
-        "if the rest were right",
-    ]
-    filled = [place for place, column in enumerate(zip(*rows, strict=True)) if any(column)]
-    return ResultTable(
-        "", [heads[place] for place in filled], [[row[place] for place in filled] for row in rows]
-    )
+        row["judged (pooled)"] = figure_cell(unjudged.get("judged"), unknown="")
+        row["if the rest were right"] = figure_cell(unjudged.get("right"), unknown="")
+        rows.append(row)
+    return tabulate("", rows)
 
 
-def _losses_table(losses: JsonObject) -> ResultTable:
+def _losses_table(losses: JsonObject, shares: JsonMapping) -> ResultTable:
     cutoff = losses["cutoff"]
-    shares = losses["at"][str(cutoff)]
     rows = []
     total = 0.0
     for fate, words in FATE_LABELS.items():
         if documents := losses["documents"][fate]:
             start = round(BAR * total)
             total += shares[fate]
-            bar = " " * start + "█" * max(round(BAR * total) - start, 1)
             rows.append(
-                [
-                    words.format(k=cutoff),
-                    figure_cell(shares[fate]),
-                    str(documents),
-                    bar,
-                ]
+                {
+                    f"R@{cutoff}: what became of relevant documents": words.format(k=cutoff),
+                    "share, mean over queries": figure_cell(shares[fate]),
+                    "documents": documents,
+                    "": " " * start + "█" * max(round(BAR * total) - start, 1),
+                }
             )
-    what = f"R@{cutoff}: what became of relevant documents"
-    heads = [what, "share, mean over queries", "documents", ""]
-    return ResultTable("", heads, rows, names=(0, 3))
+    return tabulate("", rows)
 
 
 def _footings(scores: Scores) -> Iterator[str]:
+    """Yield what went wrong: failures, answers that could not be used, and what was cut."""
     text = queries(scores["queries"])
     if scores["failed"]:
         text += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
@@ -154,17 +145,41 @@ def _footings(scores: Scores) -> Iterator[str]:
         text += f", {scores['owed']} unanswered, so there is no score yet"
     yield text
     for failure in scores.get("failures", ()):
-        yield _describe_failure(failure)
-    yield from _model_troubles(scores)
+        error = failure["error"]
+        if failure["at"] and ", line " not in error:
+            error += f", at {failure['at']}"
+        yield f"failed: {queries(failure['queries'])}, first {failure['first']}, with {error}"
+    answers = scores["usage"]["calls"]
+    if unusable := scores["unusable"]:
+        share = f"{sum(unusable.values())} of {plural(answers, 'answer')}" if answers else "answers"
+        yield f"{share} could not be used: {_counts(unusable)}"
+    counted = {
+        "answers used in part": _counts(scores.get("used_in_part") or {}),
+        "answers asked for again": scores["usage"]["repairs"],
+        "calls that went on without an answer (salvage steps of the traces)": scores.get(
+            "fallbacks"
+        ),
+        f"ids dropped that no search of their query brought ({UNFOUND_ID})": scores["invented_ids"],
+        "searches cut to what the retriever's model takes": scores["searches_cut"],
+        "documents that speak to the model, and were kept or obeyed": scores["followed"],
+        "prompts shortened to fit the model": scores["shortened"],
+    }
+    for label, count in counted.items():
+        if count:
+            yield f"{label}: {count}"
     if scores.get("looks", 0) > 1 and scores["split"] != "dev":
         yield (
             f"evaluation {scores['looks']} of {scores['program']} on these test queries "
             f"of {scores['task']} ({scores['data']})"
         )
+
+
+def _usage_lines(scores: Scores) -> Iterator[str]:
+    """Yield the requests, calls, tokens and seconds of the run, in words."""
     ledger = scores.get("ledger", {})
-    work = _work(scores)
+    answered = ""
     if ledger and scores["owed"]:
-        work = f"for the answered ones: {work}"
+        answered = "for the answered ones: "
         requests = plural(ledger["sent"], "request")
         yield f"in all, unanswered queries included: {requests} sent{_usage(ledger)}"
     if "tokens_a_second" in ledger:
@@ -173,53 +188,15 @@ def _footings(scores: Scores) -> Iterator[str]:
     if faults := ledger.get("faults"):
         requests = plural(ledger["sent"], "request")
         yield f"{sum(faults.values())} of {requests} left without an answer ({_counts(faults)})"
-    yield work
-    yield f"run: {scores['run']}"
-
-
-def _describe_failure(failure: JsonObject) -> str:
-    error = failure["error"]
-    if failure["at"] and ", line " not in error:
-        error += f", at {failure['at']}"
-    return f"failed: {queries(failure['queries'])}, first {failure['first']}, with {error}"
-
-
-def _model_troubles(scores: Scores) -> Iterator[str]:
-    answers = scores["usage"]["calls"]
-    if unusable := scores["unusable"]:
-        share = f"{sum(unusable.values())} of {plural(answers, 'answer')}" if answers else "answers"
-        yield f"{share} could not be used: {_counts(unusable)}"
-    counted = {
-        "answers used in part": _counts(scores.get("used_in_part") or {}),
-        "calls that went on without an answer (salvage steps of the traces)": scores.get(
-            "fallbacks"
-        ),
-        "documents that speak to the model, and were kept or obeyed": scores["followed"],
-        "prompts shortened to fit the model": scores["shortened"],
-    }
-    for label, count in counted.items():
-        if count:
-            yield f"{label}: {count}"
-
-
-def _work(scores: Scores) -> str:
-    """Return the calls, tokens and seconds of the run, in words."""
     usage = scores["usage"]
     calls = usage["calls"]
     text = "what it used is not known" if calls is None else count_of(calls, "call")
     metered = scores["lm"] != "offline" or scores["program"].partition(":")[0] in SCHEMES
     if calls and (metered or usage.get("unmetered")):
         text += _usage(usage)
-    if usage["repairs"]:
-        text += f", {plural(usage['repairs'], 'answer')} asked for again"
-    if scores["invented_ids"]:
-        dropped = plural(scores["invented_ids"], "id")
-        text += f", {dropped} dropped that no search of their query brought ({UNFOUND_ID})"
-    if cut := scores["searches_cut"]:
-        text += f", {plural(cut, 'search', 'searches')} cut to what the retriever's model takes"
     if "seconds" in scores:
         text += f", {scores['seconds']:.1f} s"
-    return text
+    yield f"{answered}{text}"
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -228,26 +205,18 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _usage(usage: JsonObject) -> str:
     """Return tokens and prices, with a comma before each."""
-    tokens_in = f"{plural(usage['input_tokens'], 'token')} in"
+    words = [f"{plural(usage['input_tokens'], 'token')} in", f"{usage['output_tokens']:,} out"]
     if cached := usage.get("cached_tokens"):
-        tokens_in += f" ({cached:,} cached by the provider)"
-    tokens_out = f"{usage['output_tokens']:,} out"
+        words[0] += f" ({cached:,} cached by the provider)"
     if thinking := usage.get("reasoning_tokens"):
-        tokens_out += f" ({thinking:,} of them thinking)"
-    words = [tokens_in, tokens_out, _price(usage)]
-    if cached_calls := usage.get("cached_calls"):
-        words.append(f"{plural(cached_calls, 'call')} answered from runs before")
-    if unmetered := usage.get("unmetered"):
-        words.append(f"{plural(unmetered, 'call')} without usage reported")
+        words[1] += f" ({thinking:,} of them thinking)"
+    paid = number(usage["paid_usd"], "${:.4f}")
+    listed = number(usage["list_usd"], "${:.4f}", "price unknown")
+    is_known = None not in (usage["paid_usd"], usage["list_usd"])
+    words.append(f"{paid} paid, {listed} at list price" if is_known and paid != listed else listed)
+    counts = {
+        "answered from runs before": usage.get("cached_calls"),
+        "without usage reported": usage.get("unmetered"),
+    }
+    words += [f"{plural(count, 'call')} {label}" for label, count in counts.items() if count]
     return ", " + ", ".join(words)
-
-
-def _price(usage: JsonObject) -> str:
-    paid = usage["paid_usd"]
-    listed = usage["list_usd"]
-    if listed is None:
-        return "price unknown"
-    price = f"${listed:.4f}"
-    if paid is None or f"${paid:.4f}" == price:
-        return price
-    return f"${paid:.4f} paid, {price} at list price"

@@ -7,7 +7,6 @@ and prompts of its rows differ from the paper's. The cells are made in tables.py
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from sextant.evals.papers.dataset_statistics import Value
 from sextant.evals.reporting import report_page
@@ -16,22 +15,6 @@ from sextant.evals.studies.reproduced_table import MINIATURES, ROUNDING, TableCe
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import Cell, ResultTable, TextBlock, tabulate
-
-
-class CellRow(NamedTuple):
-    """A cell of a paper's table; `remarks` are numbers of the texts in the last three fields."""
-
-    task: str
-    system: str
-    metric: str
-    published: Cell
-    ours: Cell
-    difference: Cell
-    remarks: str
-    # In the CSV only.
-    remark: str
-    note: str
-    deviations: str
 
 
 def lay_out(
@@ -50,22 +33,22 @@ def make_table(name: str, title: str, cells: Sequence[TableCell]) -> ResultTable
     numbers = dict[str, int]()
     rows = []
     for cell in cells:
-        texts = (cell.remark, cell.note, cell.deviations)
+        texts = {"remark": cell.remark, "note": cell.note, "deviations": cell.deviations}
         remarks = []
-        for text in filter(None, texts):
+        for text in filter(None, texts.values()):
             remarks.append(f"({numbers.setdefault(text, len(numbers) + 1)})")
-        metric = f"{cell.metric} [{cell.judgements}]" if cell.judgements else cell.metric
         rows.append(
-            CellRow(
-                cell.task,
-                cell.system,
-                metric,
-                _number(cell.published),
-                _number(cell.ours, mark=cell.mark),
-                _number(cell.difference, sign="+"),
-                " ".join(remarks),
-                *texts,
-            )
+            {
+                "task": cell.task,
+                "system": cell.system,
+                "metric": f"{cell.metric} [{cell.judgements}]" if cell.judgements else cell.metric,
+                "published": _number(cell.published),
+                "ours": _number(cell.ours, mark=cell.mark),
+                "difference": _number(cell.difference, sign="+"),
+                "remarks": " ".join(remarks),
+                # In the CSV only.
+                **texts,
+            }
         )
     notes = [f"({number}) {text}" for text, number in numbers.items()]
     return tabulate(title, rows, stem=name.replace("/", "-"), notes=notes, in_file=3)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from sextant.evals.reporting import report as build
 from sextant.evals.reporting import report_page
-from sextant.evals.reporting.findings import Finding, findings_table, make_finding
+from sextant.evals.reporting.findings import findings_table, make_finding
 from sextant.evals.reporting.plots import (
     Panel,
     Point,
@@ -47,7 +47,6 @@ from sextant.evals.studies.study_file import StudyFile
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.number_format import count_failed, plural
 from sextant.tools.platform.result_table import (
-    Cell,
     LatexStyle,
     ResultTable,
     figure_cell,
@@ -55,7 +54,7 @@ from sextant.tools.platform.result_table import (
     to_csv,
     to_latex,
 )
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.records import JsonObject
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "
@@ -133,39 +132,10 @@ class StudyResults(NamedTuple):
             "question": self.study.question,
             "baseline": self.baseline,
             "cells": cells,
-            "tests": [test.json() | {"verdict": _find(test).verdict} for test in self.tests],
+            "tests": [test.json() | {"verdict": _find(test)["verdict"]} for test in self.tests],
             "findings": self.notes,
             "deviations": self.deviations,
         }
-
-
-class CostRow(NamedTuple):
-    """What the runs of a row cost."""
-
-    row: str
-    runs: int
-    calls: Cell
-    tokens_in: Cell
-    tokens_out: Cell
-    list_price: Cell
-
-
-class SecondsRow(NamedTuple):
-    """How long the runs of a cell took."""
-
-    row: str
-    task: str
-    queries: int
-    seconds: Cell
-    seconds_a_query: Cell
-
-
-class MissingRow(NamedTuple):
-    """A cell that is not there."""
-
-    row: str
-    task: str
-    why: str
 
 
 def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults:
@@ -190,8 +160,7 @@ def _read_runs(
     for result in cell_results:
         key = result.cell[:2]
         # The offline engine has no seed, so that several cells may have one folder.
-        folders = [run.path for run in runs.get(key, ())]
-        if result.folder and result.folder not in folders:
+        if result.folder and result.folder not in [run.path for run in runs.get(key, ())]:
             metrics = [metric] if metric else []
             [run], problems = fill_metrics([read_scored_run(result.folder)], metrics)
             if problems:
@@ -343,34 +312,31 @@ def lay_out_tests(results: StudyResults, table: SystemTable) -> list[ResultTable
     return [findings_table(title, list(map(_find, tests)), "study-tests", notes)]
 
 
-def _find(test: significance.RowTest) -> Finding:
+def _find(test: significance.RowTest) -> JsonObject:
     # Above 0 is better, whatever the metric.
     plain = test.result._asdict() | {"metric": ""}
-    return make_finding(plain, test.row, test.place)._replace(metric=test.metric)
+    return make_finding(plain, test.row, test.place) | {"metric": test.metric}
 
 
 def lay_out_costs(results: StudyResults) -> ResultTable:
     """Return calls, tokens and list price of each row."""
+    forms = {
+        "calls": "{:,}",
+        "input_tokens": "{:,}",
+        "output_tokens": "{:,}",
+        "list_usd": "${:.4f}",
+    }
+    heads = ("calls", "tokens in", "tokens out", "list price")
     rows = []
     for row, of_tasks in results.by_row.items():
-        of_runs = [run.scores["usage"] for repeats in of_tasks for run in repeats]
-        rows.append(
-            CostRow(
-                row,
-                len(of_runs),
-                figure_cell(_sum(of_runs, "calls"), "{:,}", "unknown"),
-                figure_cell(_sum(of_runs, "input_tokens"), "{:,}", "unknown"),
-                figure_cell(_sum(of_runs, "output_tokens"), "{:,}", "unknown"),
-                figure_cell(_sum(of_runs, "list_usd"), "${:.4f}", "unknown"),
-            )
-        )
+        usages = [run.scores["usage"] for repeats in of_tasks for run in repeats]
+        cells: JsonObject = {"row": row, "runs": len(usages)}
+        for head, (key, form) in zip(heads, forms.items(), strict=True):
+            amounts = [usage.get(key) for usage in usages]
+            # It is not known of all runs if it is not known of one.
+            cells[head] = figure_cell(None if None in amounts else sum(amounts), form, "unknown")
+        rows.append(cells)
     return tabulate("Cost", rows, stem="study-cost")
-
-
-def _sum(usages: Sequence[JsonMapping], key: str) -> Any:
-    """Return the sum over runs; None if it is not known of a run."""
-    amounts = [usage.get(key) for usage in usages]
-    return None if None in amounts else sum(amounts)
 
 
 def _seconds_table(results: StudyResults) -> ResultTable:
@@ -378,8 +344,15 @@ def _seconds_table(results: StudyResults) -> ResultTable:
     for (row, task), repeats in results.runs.items():
         seconds = sum(run.seconds for run in repeats)
         answers = sum(len(run.query_ids) for run in repeats)
-        a_query = figure_cell(seconds / answers)
-        rows.append(SecondsRow(row, task, answers, figure_cell(seconds, "{:.2f}"), a_query))
+        rows.append(
+            {
+                "row": row,
+                "task": task,
+                "queries": answers,
+                "seconds": figure_cell(seconds, "{:.2f}"),
+                "seconds a query": figure_cell(seconds / answers),
+            }
+        )
     return tabulate("Seconds", rows, stem="study-seconds")
 
 
@@ -425,14 +398,16 @@ def _list_query_values(results: StudyResults) -> list[list[object]]:
 
 def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
     """Return a table of the cells that are not there, with the reasons; none if all are there."""
-    rows = []
+    # Seeds of a cell have the same reason.
+    reasons = dict[tuple[str, str, str], int]()
     for result in cell_results:
         if not result.folder:
             why = result.unfit or str(result.problem)
-            rows.append(MissingRow(result.cell.row, result.cell.task, why))
-    title = f"Cells that are not there: {len(rows)} of {len(cell_results)}"
-    # Seeds of a cell have the same reason.
-    return [tabulate(title, list(dict.fromkeys(rows)), stem="study-missing")] if rows else []
+            key = (result.cell.row, result.cell.task, why)
+            reasons[key] = reasons.get(key, 0) + 1
+    rows = [{"row": row, "task": task, "why": why} for row, task, why in reasons]
+    title = f"Cells that are not there: {sum(reasons.values())} of {len(cell_results)}"
+    return [tabulate(title, rows, stem="study-missing")] if rows else []
 
 
 def write(results: StudyResults, figures: SystemTable, runs: Path) -> Path:

@@ -54,7 +54,7 @@ from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.platform.number_format import number, plural, queries
-from sextant.tools.platform.result_table import Cell, TextBlock, figure_cell, tabulate
+from sextant.tools.platform.result_table import TextBlock, figure_cell, tabulate
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.base import Retriever
@@ -474,41 +474,26 @@ def _add(cells: Sequence[JsonObject]) -> JsonObject:
     return sums
 
 
-class EstimateRow(NamedTuple):
-    """What is ahead of a cell, of a row, or of all cells."""
-
-    row: str
-    task: str
-    state: str
-    calls_at_most: Cell
-    tokens_in: Cell
-    tokens_out: Cell
-    list_price: Cell
-
-
 def lay_out_ahead(estimate: JsonObject) -> list[TextBlock]:
     """Return the result of `estimate_cells` as a person reads it: the state and cost of each cell, of
     each row over several tasks, and of all.
     """
     cells = estimate["cells"]
-    rows = [_estimate_row(cell["row"], cell["task"], cell) for cell in cells]
+    ahead = [(cell["row"], cell["task"], cell) for cell in cells]
     if len({cell["task"] for cell in cells}) > 1:
-        for row, total in estimate["rows"].items():
-            rows.append(_estimate_row(row, "all tasks", total))
-    rows.append(_estimate_row("all", "", estimate["all"]))
+        ahead += [(row, "all tasks", total) for row, total in estimate["rows"].items()]
+    rows = []
+    for row, task, figures in [*ahead, ("all", "", estimate["all"])]:
+        rows.append(
+            {
+                "row": row,
+                "task": task,
+                "state": figures.get("state") or f"{queries(figures['queries'])} to ask",
+                "calls at most": figure_cell(figures["calls"], "{:,.0f}", "unknown"),
+                "tokens in": figure_cell(figures["input_tokens"], "{:,.0f}", "unknown"),
+                "tokens out": figure_cell(figures["output_tokens"], "{:,.0f}", "unknown"),
+                "list price": figure_cell(figures["list_usd"], "${:,.4f}", "unknown"),
+            }
+        )
     reasons = [f"{cell['row']} on {cell['task']}: {cell['why']}" for cell in cells if "why" in cell]
-    table = tabulate("estimated:", rows)
-    return ["dry run: nothing was sent", table, *dict.fromkeys(reasons)]
-
-
-def _estimate_row(row: str, task: str, figures: JsonObject) -> EstimateRow:
-    state = figures.get("state") or f"{queries(figures['queries'])} to ask"
-    return EstimateRow(
-        row,
-        task,
-        state,
-        figure_cell(figures["calls"], "{:,.0f}", "unknown"),
-        figure_cell(figures["input_tokens"], "{:,.0f}", "unknown"),
-        figure_cell(figures["output_tokens"], "{:,.0f}", "unknown"),
-        figure_cell(figures["list_usd"], "${:,.4f}", "unknown"),
-    )
+    return ["dry run: nothing was sent", tabulate("estimated:", rows), *dict.fromkeys(reasons)]

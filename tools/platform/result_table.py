@@ -105,36 +105,34 @@ def to_data_frame(rows: Iterable[Any], columns: Sequence[str] | None = None) -> 
 
 def tabulate(
     title: str,
-    rows: Sequence[NamedTuple],
+    rows: Sequence[Mapping[str, object]],
     *,
     stem: str = "",
     notes: Sequence[str] = (),
     in_file: int = 0,
 ) -> ResultTable:
-    """Return a table of typed rows, with a column for each of their fields.
+    """Return a table of rows with the same keys, which are its heads; without rows it has no columns.
 
-    Its CSV has all fields; columns without a value and the last `in_file` are in it only. Columns with
+    Its CSV has all columns; those without a value and the last `in_file` are in it only. Columns with
     a plain text are those of words.
     """
-    fields = rows[0]._fields
-    heads = [name.replace("_", " ") for name in fields]
-    columns = list(zip(*rows, strict=True))
-    shown = []
-    for place, column in enumerate(columns[: len(fields) - in_file]):
-        if any(cell not in ("", None) for cell in column):
-            shown.append(place)
+    heads = list(rows[0]) if rows else []
+    shown = list[str]()
     names = []
-    for index, place in enumerate(shown):
-        if any(type(cell) is str and cell for cell in columns[place]):
-            names.append(index)
+    for head in heads[: len(heads) - in_file]:
+        cells = [row[head] for row in rows]
+        if any(type(cell) is str and cell for cell in cells):
+            names.append(len(shown))
+        if any(cell not in ("", None) for cell in cells):
+            shown.append(head)
     return ResultTable(
         title,
-        [heads[place] for place in shown],
-        [[_text(row[place]) for place in shown] for row in rows],
+        shown,
+        [[_text(row[head]) for head in shown] for row in rows],
         names,
         notes,
         stem,
-        csv_rows=[heads, *(map(_value, row) for row in rows)],
+        csv_rows=[heads, *(map(_value, row.values()) for row in rows)],
     )
 
 
