@@ -112,18 +112,23 @@ class ComparedSystem:
         rows = align_columns(*(run.columns[metric] for run in self.runs))
         return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
 
-    def describe(self, metrics: Sequence[str]) -> Result:
+    def describe(self, name: str, metrics: Sequence[str]) -> Result:
         """Describe the system, its runs, and how far apart these are in each metric; spread is None
         for a run.
         """
+        first = self.runs[0]
         spread = None
         if len(self.runs) > 1:
-            spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
+            spread = {
+                metric: _measure_spread(self.runs, metric, self.values(metric))
+                for metric in metrics
+            }
         return {
+            "name": name,
             "run": self.name,
-            **{key: self.runs[0].scores[key] for key in NAMED},
-            "compiled": self.runs[0].scores.get("compiled"),
-            "parameters": self.runs[0].config["parameters"],
+            **{key: first.scores[key] for key in NAMED},
+            "compiled": first.scores.get("compiled"),
+            "parameters": first.config["parameters"],
             "repeats": [run.name for run in self.runs],
             "spread": spread,
         }
@@ -132,18 +137,17 @@ class ComparedSystem:
         """Return the average cost of a query, a key for each of `USED`; None for values that a run
         lacks.
         """
-        queries = sum(run.scores["queries"] for run in self.runs)
+        scores = [run.scores for run in self.runs]
         row: Result = {
             "run": self.name,
-            "queries": queries,
-            "failed": sum(run.scores["failed"] for run in self.runs),
-            "repeats": len(self.runs),
+            **{key: sum(of_run[key] for of_run in scores) for key in ("queries", "failed")},
+            "repeats": len(scores),
         }
         is_known = all(run.usage_known for run in self.runs)
         for key in USED:
-            usages = [run.scores["usage"].get(key, 0) for run in self.runs]
+            usages = [of_run["usage"].get(key, 0) for of_run in scores]
             per_query = is_known and None not in usages
-            row[f"{key}_per_query"] = sum(usages) / queries if per_query else None
+            row[f"{key}_per_query"] = sum(usages) / row["queries"] if per_query else None
         return row
 
 
@@ -191,7 +195,12 @@ def compare(
     contrasts = [Contrast(baseline, system, name) for system, names in pairs for name in names]
     headline = chosen[0][0]
     comparisons = _test_contrasts(contrasts, headline, fewest)
+    untested = [row["metric"] for row in comparisons if row["p"] is None]
+    shared = [name for name in chosen[0] if all(name in names for names in chosen)]
+    columns = [{name: Column(system.values(name)) for name in shared} for system in systems]
     losses, without_losses = _compare_losses(baseline, systems_compared)
+    names = name_systems([system.runs[0] for system in systems])
+    described = zip(systems, names, [chosen[0], *chosen], strict=True)
     # the first in a run's table
     first = runs[0]
     return {
@@ -212,46 +221,19 @@ def compare(
             *(f"{run.name}: {line}" for run in runs for line in describe_cuts(run.scores)),
         ],
         "deviations": list_deviations(runs),
-        "systems": _describe_systems(systems, [chosen[0], *chosen]),
+        "systems": [system.describe(name, own) for system, name, own in described],
         "differences": [
             {"run": system.name, "keys": _changed_keys(baseline, system)}
             for system in systems_compared
         ],
         "comparisons": comparisons,
-        "by_metric": _rank_by_metric(systems, chosen, comparisons),
+        "by_metric": rank_systems(columns, shared, untested, headline),
         "losses": losses,
         "cost": [system.cost() for system in systems],
         "moved": [
-            row for system, names in pairs for row in _find_moved(baseline, system, names[0])
+            row for system, of_pair in pairs for row in _find_moved(baseline, system, of_pair[0])
         ],
     }
-
-
-def _describe_systems(
-    systems: Sequence[ComparedSystem], chosen: Sequence[Sequence[str]]
-) -> list[Result]:
-    names = name_systems([system.runs[0] for system in systems])
-    described = list[Result]()
-    for system, name, metrics in zip(systems, names, chosen, strict=True):
-        described.append({"name": name, **system.describe(metrics)})
-    return described
-
-
-def _rank_by_metric(
-    systems: Sequence[ComparedSystem],
-    chosen: Sequence[Sequence[str]],
-    comparisons: Sequence[Result],
-) -> list[Result]:
-    """Rank all systems by each of the metrics that all of them have."""
-    shared = [name for name in chosen[0] if all(name in names for names in chosen)]
-    untested = [row["metric"] for row in comparisons if row["p"] is None]
-    values = list[dict[str, Column]]()
-    for system in systems:
-        columns = dict[str, Column]()
-        for name in shared:
-            columns[name] = {**system.values(name)}
-        values.append(columns)
-    return rank_systems(values, shared, untested, chosen[0][0])
 
 
 def fill_metrics(
@@ -291,18 +273,13 @@ def fill_metrics(
 def check_metric_code(runs: Sequence[ScoredRun], names: Iterable[str]) -> None:
     """Raise UsageError if a user's metric was computed by different code for two of the runs."""
     for name in names:
-        first = runs[0]
-        for run in runs[1:]:
-            if _metric_code(run, name) != _metric_code(first, name):
+        codes = [run.scores.get("metric_code", {}).get(name, "") for run in runs]
+        for run, code in zip(runs, codes, strict=True):
+            if code != codes[0]:
                 raise UsageError(
-                    f"{name} was computed by different code for {first.name} and {run.name}; "
+                    f"{name} was computed by different code for {runs[0].name} and {run.name}; "
                     f"score both again: sextant score RUN --metric {name}"
                 )
-
-
-def _metric_code(run: ScoredRun, name: str) -> str:
-    code: dict[str, str] = run.scores.get("metric_code", {})
-    return code.get(name, "")
 
 
 def _compute_column(
@@ -430,31 +407,31 @@ def _test_contrasts(contrasts: Sequence[Contrast], headline: str, fewest: int = 
     """Return a row for each contrast; those of the headline metric are a family of tests, and those
     of all others another. A metric that is not tested is in none.
     """
-    families: dict[str, list[int]] = {}
+    # family -> its rows, each with its differences
+    families: dict[str, list[tuple[Result, list[np.ndarray]]]] = {}
     rows = list[Result]()
-    differences = []
-    for place, contrast in enumerate(contrasts):
+    for contrast in contrasts:
         before, after = contrast.align()
         row: Result = {"run": contrast.system.name, "metric": contrast.metric}
         row |= dict.fromkeys(("baseline_mean", "mean", *PairedTest._fields, "family"))
         row |= dict.fromkeys(("wins", "ties", "losses", "queries"), 0)
         rows.append(row)
-        differences.append([subtract_columns(before, after)])
         if not before:
             continue
         row["baseline_mean"] = math.fsum(before) / len(before)
         row["mean"] = math.fsum(after) / len(after)
+        differences = [subtract_columns(before, after)]
         if contrast.is_exhausted():
-            row |= run_tests([differences[place]])[0]._asdict()
+            row |= run_tests([differences])[0]._asdict()
             row |= dict.fromkeys(("p", "p_holm", "detectable", "tests"))
-            continue
-        row["family"] = headline if contrast.metric == headline else OTHERS
-        families.setdefault(row["family"], []).append(place)
-    for family, places in families.items():
-        of_family = [differences[place] for place in places]
+        else:
+            row["family"] = headline if contrast.metric == headline else OTHERS
+            families.setdefault(row["family"], []).append((row, differences))
+    for family, tested in families.items():
+        of_family = [differences for _, differences in tested]
         results = run_tests(of_family, fewest if family == headline else 1)
-        for place, result in zip(places, results, strict=True):
-            rows[place] |= result._asdict()
+        for (row, _), result in zip(tested, results, strict=True):
+            row |= result._asdict()
     return rows
 
 
@@ -546,10 +523,10 @@ def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -
     rows = list[Result]()
     aligned = align_columns(baseline.values(metric), system.values(metric))
     for query_id, (before, after) in aligned.items():
-        if abs(after - before) >= TIE:
+        difference = after - before
+        if abs(difference) >= TIE:
             row: Result = {"run": system.name, "metric": metric, "query_id": query_id}
-            row |= {"baseline": before, "value": after, "difference": after - before}
-            rows.append(row)
+            rows.append(row | {"baseline": before, "value": after, "difference": difference})
     rows.sort(key=lambda row: (-abs(row["difference"]), row["query_id"]))
     gained = [row for row in rows if row["difference"] > 0]
     lost = [row for row in rows if row["difference"] < 0]
@@ -563,29 +540,26 @@ def _compare_losses(
     notes on missing data.
     """
     rows = []
-    notes = []
+    notes = dict[str, None]()
     k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
     for system in systems:
         try:
             before = [_read_fates(run, k) for run in baseline.runs]
             after = [_read_fates(run, k) for run in system.runs]
         except DataError as problem:
-            notes.append(f"no losses compared: {problem}")
+            notes[f"no losses compared: {problem}"] = None
             continue
         shared = set[str].intersection(*map(set[str], (*before, *after)))
         query_ids = [query_id for query_id in before[0] if query_id in shared]
         if query_ids:
-            changes = _change_shares(
-                _share_fates(before, query_ids), _share_fates(after, query_ids)
-            )
-            row = {"run": system.name, "cutoff": k, "queries": len(query_ids), "changes": changes}
+            row = {"run": system.name, "cutoff": k, "queries": len(query_ids)}
+            row["changes"] = _change_shares(before, after, query_ids)
             rows.append(row | _count_flows(before, after, query_ids))
-    return rows, list(dict.fromkeys(notes))
+    return rows, list(notes)
 
 
-def _read_fates(
-    run: ScoredRun, k: int
-) -> Fates:  # no more of each line: there may be a million documents
+# no more of each line: there may be a million documents
+def _read_fates(run: ScoredRun, k: int) -> Fates:
     fates = Fates()
     for query_id, row in zip(run.query_ids, run.judged.rows(run.query_ids), strict=True):
         if row["relevant"]:
@@ -594,27 +568,33 @@ def _read_fates(
 
 
 def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
-    shares = np.zeros((len(query_ids), len(_ORDER)))
+    """Return the shares of fates of each query, a row for each fate."""
+    shares = np.zeros((len(_ORDER), len(query_ids)))
     for fates in repeats:
-        for row, query_id in zip(shares, query_ids, strict=True):
+        for place, query_id in enumerate(query_ids):
             for fate in fates[query_id].values():
-                row[_ORDER[fate]] += 1 / len(fates[query_id])
+                shares[_ORDER[fate], place] += 1 / len(fates[query_id])
     return shares / len(repeats)
 
 
-def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
+def _change_shares(before: list[Fates], after: list[Fates], query_ids: list[str]) -> list[Result]:
     changes = []
-    for fate, column in _ORDER.items():
-        old = before[:, column]
-        new = after[:, column]
+    shares = zip(
+        _ORDER, _share_fates(before, query_ids), _share_fates(after, query_ids), strict=True
+    )
+    for fate, old, new in shares:
         if old.any() or new.any():
             mean, low, high = estimate_difference([new - old])
-            change: Result = {
-                "fate": fate.value,
-                "baseline": float(old.mean()),
-                "share": float(new.mean()),
-            }
-            changes.append(change | {"difference": mean, "low": low, "high": high})
+            changes.append(
+                {
+                    "fate": fate.value,
+                    "baseline": float(old.mean()),
+                    "share": float(new.mean()),
+                    "difference": mean,
+                    "low": low,
+                    "high": high,
+                }
+            )
     return changes
 
 
@@ -625,26 +605,26 @@ def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) 
         new_fates = fates_after[query_id]
         # All units are in both, unless other judgements were forced.
         for unit in old_fates.keys() & new_fates.keys():
-            flow = (old_fates[unit], new_fates[unit])
-            moved.setdefault(flow, []).append(query_id)
+            moved.setdefault((old_fates[unit], new_fates[unit]), []).append(query_id)
     pairs = len(before) * len(after)
 
     def mean(count: int) -> float:  # a whole number of documents where there is one pair
         return count if pairs == 1 else count / pairs
 
+    same = sum(len(found) for (start, end), found in moved.items() if start is end)
     order = sorted(
         moved.items(), key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0]))
     )
     return {
-        "same": mean(sum(len(query_ids) for (start, end), query_ids in order if start is end)),
+        "same": mean(same),
         "flows": [
             {
                 "from": start.value,
                 "to": end.value,
                 "documents": mean(len(found)),
                 "queries": len(set(found)),
+                "examples": list(dict.fromkeys(found))[:EXAMPLES],
             }
-            | {"examples": list(dict.fromkeys(found))[:EXAMPLES]}
             for (start, end), found in order
             if start is not end
         ],

@@ -10,6 +10,8 @@ no test that was planned.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import numpy as np
+
 from sextant.evals.scoring.metrics import orient
 from sextant.evals.scoring.scored_run import Column, align_columns
 from sextant.evals.scoring.statistics import ALPHA, OTHERS, run_tests, subtract_columns
@@ -31,55 +33,30 @@ def rank_systems(
     nothing is tested, as in metrics of `untested`.
     """
     rows = []
+    # family of tests -> a metric's row, the place of a system, and its differences from the best
+    families = dict[str, list[tuple[JsonObject, int, list[np.ndarray]]]]()
     for metric in metrics:
-        columns = [system[metric] for system in systems]
-        rows.append(_rank(metric, list(align_columns(*columns).values()), len(systems)))
-    tested = [row for row in rows if row["metric"] not in untested and row["queries"]]
-    for is_headline, family in ((True, headline), (False, OTHERS)):
-        _test([row for row in tested if (row["metric"] == headline) is is_headline], family)
-    for row in rows:
-        del row["values"]
+        aligned = align_columns(*(system[metric] for system in systems)).values()
+        columns = list(zip(*aligned, strict=True))
+        row: JsonObject = {"metric": metric, "queries": len(aligned)}
+        row |= {"means": [None] * len(systems), "leader": None, "tests": 0, "family": ""}
+        row |= {key: [None] * len(systems) for key in ("p", "p_holm", "differs")}
+        rows.append(row)
+        if not columns:
+            continue
+        means = row["means"] = [sum(column) / len(column) for column in columns]
+        leader = row["leader"] = means.index(max(means, key=partial(orient, metric)))
+        if metric in untested:
+            continue
+        family = families.setdefault(headline if metric == headline else OTHERS, [])
+        for place, column in enumerate(columns):
+            if place != leader:
+                family.append((row, place, [subtract_columns(columns[leader], column)]))
+    for name, contrasts in families.items():
+        results = run_tests([differences for _, _, differences in contrasts])
+        for (row, place, _), result in zip(contrasts, results, strict=True):
+            row["p"][place] = result.p
+            row["p_holm"][place] = result.p_holm
+            row["differs"][place] = result.p_holm < ALPHA
+            row |= {"tests": result.tests, "family": name}
     return rows
-
-
-def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> JsonObject:
-    row: JsonObject = {
-        "metric": metric,
-        "queries": len(values),
-        "means": [None] * systems,
-        "leader": None,
-        "tests": 0,
-        "family": "",
-        "p": [None] * systems,
-        "p_holm": [None] * systems,
-        "differs": [None] * systems,
-        "values": values,
-    }
-    if not values:
-        return row
-    means = []
-    for column in zip(*values, strict=True):
-        means.append(sum(column) / len(column))
-    best = max(means, key=partial(orient, metric))
-    row["means"] = means
-    row["leader"] = means.index(best)
-    return row
-
-
-def _test(rows: Sequence[JsonObject], family: str) -> None:
-    """Add to the rows of a family of tests how each system differs from the best."""
-    places = []
-    contrasts = []
-    for row in rows:
-        columns = list(zip(*row["values"], strict=True))
-        before = columns[row["leader"]]
-        for place, after in enumerate(columns):
-            if place != row["leader"]:
-                places.append((row, place))
-                contrasts.append([subtract_columns(before, after)])
-    for (row, place), result in zip(places, run_tests(contrasts), strict=True):
-        row["p"][place] = result.p
-        row["p_holm"][place] = result.p_holm
-        row["differs"][place] = result.p_holm < ALPHA
-        row["tests"] = result.tests
-        row["family"] = family
