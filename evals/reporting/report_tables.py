@@ -7,7 +7,7 @@ whole splits of the full release, for the same split and judgements. Whether a d
 significant is for `sextant compare`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sextant import environments
 from sextant.evals.papers import published
@@ -53,39 +53,25 @@ NOTES = {
 def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[SystemTable]:
     """Return the tables of a group: of `metrics`, or of those that its suite's paper prints."""
     names = _choose_metrics(group, metrics)
-    if len(group.tasks) == 1:
-        [task] = group.tasks
-        columns = [
-            column
-            for name in names
-            for column in _task_columns(
-                group,
-                task,
-                name,
-            )
-        ]
-        columns = [column._replace(label=_name_column(column, columns)) for column in columns]
-        tables = [
-            _make_table(
-                group,
-                group.stem,
-                short_task_name(task),
-                columns,
-            )
-        ]
+    tasks = group.tasks
+    if len(tasks) == 1:
+        columns = list[ResultColumn]()
+        for name in names:
+            columns += _task_columns(group, tasks[0], name, name)
+        tables = [_make_table(group, group.stem, short_task_name(tasks[0]), columns)]
     else:
         tables = [_by_task(group, name) for name in names]
     if not metrics or any(name.startswith("Win") for name in metrics):
         # MultiConIR's: the mean over the domains of each protocol, and each domain of that of
         # complexity.
-        tasks = []
-        for task in group.tasks:
+        laddered = []
+        for task in tasks:
             if any("Win(1)" in run.columns for run in group.of_task(task)):
-                tasks.append(task)
-        if len(tasks) > 1:
-            tables.append(_by_condition(group, tuple(tasks)))
-        if len(tasks) == 1 or group.variant == "complexity":
-            tables += [_by_condition(group, (task,)) for task in tasks]
+                laddered.append(task)
+        if len(laddered) > 1:
+            tables.append(_by_condition(group, laddered))
+        if len(laddered) == 1 or group.variant == "complexity":
+            tables += [_by_condition(group, [task]) for task in laddered]
     return [table for table in tables if table.rows]
 
 
@@ -106,62 +92,34 @@ def _choose_metrics(group: Group, only: Sequence[str]) -> list[str]:
 
 
 def _make_table(
-    group: Group,
-    stem: str,
-    title: str,
-    columns: list[ResultColumn],
-    notes: Sequence[str] = (),
+    group: Group, stem: str, title: str, columns: list[ResultColumn], notes: Sequence[str] = ()
 ) -> SystemTable:
     """Return the table of a group's systems, and of the paper's, with these columns."""
     rows = _our_rows(group, columns)
     notes = [*notes, *(NOTES[name] for name in NOTES if name in {c.metric for c in columns})]
     if any(cell and cell.resampled_mean is not None for row in rows for cell in row.cells):
         notes.append(NOTES["BIRCO"])
-    table = SystemTable(
-        stem,
-        title,
-        columns,
-        [*rows, *_published_rows(group, columns)],
-        notes,
-    )
+    rows += _published_rows(group, columns)
+    table = SystemTable(stem, title, columns, rows, notes)
     table.mark_best()
     return table
 
 
 def _by_task(group: Group, metric: str) -> SystemTable:
-    columns = [
-        column
-        for task in group.tasks
-        for column in _task_columns(
-            group,
-            task,
-            metric,
-        )
-    ]
+    columns = list[ResultColumn]()
+    for task in group.tasks:
+        columns += _task_columns(group, task, metric, short_task_name(task))
     suite = environments.SUITES.get(group.suite) and environments.suite(group.suite)
     if suite and {short_task_name(task) for task in group.tasks} == set(suite.tasks):
         # As papers print it.
         mean = _name_mean_task(group)
-        columns.append(
-            ResultColumn(
-                tuple(group.tasks),
-                metric,
-                "",
-                "mean of tasks",
-                mean,
-            )
-        )
-    return _make_table(
-        group,
-        f"{group.stem}-{file_slug(metric)}",
-        metric,
-        columns,
-    )
+        columns.append(ResultColumn(tuple(group.tasks), metric, "", "mean of tasks", mean))
+    return _make_table(group, f"{group.stem}-{file_slug(metric)}", metric, columns)
 
 
-def _task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
+def _task_columns(group: Group, task: str, metric: str, head: str) -> list[ResultColumn]:
     """Return a task in a metric: by the judgements that lead, which are the paper's, then by other
-    judgements.
+    judgements, which stand in the heads if they are several.
     """
     judged_by = dict[str, None]()
     for run in group.of_task(task):
@@ -175,37 +133,11 @@ def _task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
         names = names[:1]
     columns = []
     for name in names:
-        label = short_task_name(task)
-        if len(names) > 1:
-            label += f" {name}"
-        figure_task = (
-            task
-            if name
-            in (
-                "gold",
-                "pooled",
-                names[0],
-            )
-            else ""
-        )
         leads = name == names[0]
-        columns.append(
-            ResultColumn(
-                (task,),
-                metric,
-                name,
-                label,
-                figure_task,
-                leads,
-            )
-        )
+        label = f"{head} {name}" if len(names) > 1 else head
+        figure_task = task if leads or name in ("gold", "pooled") else ""
+        columns.append(ResultColumn((task,), metric, name, label, figure_task, leads))
     return columns
-
-
-def _name_column(column: ResultColumn, columns: Sequence[ResultColumn]) -> str:
-    """Return the head of a metric in the table of a task."""
-    several = [other for other in columns if other.metric == column.metric]
-    return f"{column.metric} {column.judgements}" if len(several) > 1 else column.metric
 
 
 def sweep_tasks(group: Group) -> list[str]:
@@ -223,67 +155,59 @@ def sweep_table(group: Group, task: str, metric: str) -> SystemTable:
     systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
     sizes = sorted({system.size for system in systems})
     judgements = _leading_judgements(group.of_task(task)[0])
-    columns = [
-        ResultColumn(
-            (task,),
-            metric,
-            judgements,
-            str(size),
-        )
-        for size in sizes
-    ]
+    columns = [ResultColumn((task,), metric, judgements, str(size)) for size in sizes]
     rows = []
     for plain in dict.fromkeys(system.resized(0) for system in systems):
-        runs = [systems.get(plain.resized(size)) for size in sizes]
         cells = [
-            _our_cell([run], column)
-            for run, column in zip(
-                runs,
-                columns,
-                strict=True,
-            )
+            _our_cell([systems.get(plain.resized(size))], column)
+            for size, column in zip(sizes, columns, strict=True)
         ]
         if any(cells):
-            rows.append(
-                ResultRow(
-                    _row_kind(plain),
-                    str(plain),
-                    cells,
-                    plain,
-                    ranked=False,
-                )
-            )
+            rows.append(ResultRow(_row_kind(plain), str(plain), cells, plain, ranked=False))
     name = short_task_name(task)
-    stem = f"{group.stem}-{file_slug(name)}-pool-sweep-{file_slug(metric)}"
-    title = f"{metric} by size of the pool, {name}"
-    note = (
-        "pools as retrieved are lower bounds, and dashed in the plot; those with every missing "
-        "relevant document put in are upper bounds"
+    return SystemTable(
+        f"{group.stem}-{file_slug(name)}-pool-sweep-{file_slug(metric)}",
+        f"{metric} by size of the pool, {name}",
+        columns,
+        rows,
+        [
+            "pools as retrieved are lower bounds, and dashed in the plot; those with every missing "
+            "relevant document put in are upper bounds"
+        ],
+        is_ordered=True,
     )
-    return SystemTable(stem, title, columns, rows, [note], is_ordered=True)
 
 
-def _by_condition(group: Group, tasks: tuple[str, ...]) -> SystemTable:
+def _by_condition(group: Group, tasks: Sequence[str]) -> SystemTable:
+    """Return Win(1) to Win(10) over some domains.
+
+    On a ladder Win(1) is its top, so the columns go from 10 to 1.
+    """
     stem = f"{group.stem}-Win-by-conditions"
     domains = f"mean over {len(tasks)} domains"
+    printed = ""
     if len(tasks) == 1:
-        domains = short_task_name(tasks[0])
+        printed = tasks[0]
+        domains = short_task_name(printed)
         stem += f"-{file_slug(domains)}"
+    elif set(map(short_task_name, tasks)) == set(environments.suite("multiconir").tasks):
+        printed = _name_mean_task(group)
     title = "Win by conditions in the query"
     notes = []
+    labels = {k: str(k) for k in range(1, 11)}
     if group.variant in LADDERS:
         title = "Win by conditions met"
         notes.append(
             "columns: the document that meets so many of the query's ten conditions, over the one "
             "that meets one less"
         )
-    table = _make_table(
-        group,
-        stem,
-        f"{title}, {domains}",
-        _condition_columns(group, tasks),
-        notes,
-    )
+        labels = {k: f"{11 - k} over {10 - k}" for k in range(10, 0, -1)}
+    columns = []
+    for k, label in labels.items():
+        columns.append(ResultColumn(tuple(tasks), f"Win({k})", "", label, printed))
+    if group.variant == "complexity":
+        columns.append(ResultColumn(tuple(tasks), DECLINE, "", DECLINE, printed, ranked=False))
+    table = _make_table(group, stem, f"{title}, {domains}", columns, notes)
     table.is_ordered = True
     systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
     if lacking := sorted(systems - {row.label for row in table.rows}):
@@ -291,45 +215,6 @@ def _by_condition(group: Group, tasks: tuple[str, ...]) -> SystemTable:
             f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}"
         )
     return table
-
-
-def _condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColumn]:
-    """Return Win(1) to Win(10) over some domains.
-
-    On a ladder Win(1) is its top, so the columns go from 10 to 1.
-    """
-    printed = ""
-    if len(tasks) == 1:
-        printed = tasks[0]
-    elif set(map(short_task_name, tasks)) == set(environments.suite("multiconir").tasks):
-        printed = _name_mean_task(group)
-    is_ladder = group.variant in LADDERS
-    columns = []
-    for k in range(1, 11):
-        label = f"{11 - k} over {10 - k}" if is_ladder else str(k)
-        columns.append(
-            ResultColumn(
-                tasks,
-                f"Win({k})",
-                "",
-                label,
-                printed,
-            )
-        )
-    if is_ladder:
-        columns.reverse()
-    if group.variant == "complexity":
-        columns.append(
-            ResultColumn(
-                tasks,
-                DECLINE,
-                "",
-                DECLINE,
-                printed,
-                ranked=False,
-            )
-        )
-    return columns
 
 
 def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
@@ -343,15 +228,7 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
         # Of a sweep over sizes of pools, the largest has a row, and a size of several tasks.
         if any(cells) and (system.size == max(sizes) or len(runs) > 1):
             kind = _row_kind(system)
-            rows.append(
-                ResultRow(
-                    kind,
-                    str(system),
-                    cells,
-                    system,
-                    ranked=kind == "ours",
-                )
-            )
+            rows.append(ResultRow(kind, str(system), cells, system, ranked=kind == "ours"))
     return order_by_score(rows, columns)
 
 
@@ -363,17 +240,18 @@ def _row_kind(system: System) -> RowKind:
 
 def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultCell | None:
     finished = [run for run in runs if run is not None]
-    measured = None
-    if len(finished) == len(runs):
-        measured = _mean_over(
-            finished,
-            column.metric,
-            column.judgements,
-        )
+    if len(finished) < len(runs):
+        return None
+    measured = _mean_over(finished, column.metric, column.judgements)
     if measured is None:
         return None
     answers = sum(run.scores["queries"] for run in finished)
     resampled = measured.get("resampled") or {}
+    note = ""
+    if len(finished) == 1:
+        published_values = published.published_values_for(finished[0].config)
+        if figure := published_values.get(measured.get("name", "")):
+            note = f"the paper's {figure.system}, {figure.table}, is {figure.value}"
     return ResultCell(
         measured["mean"],
         "{:z.4f}",
@@ -385,18 +263,8 @@ def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultC
         answers=answers,
         resampled_mean=resampled.get("mean"),
         resampled_error=resampled.get("error"),
-        note=_name_published(finished, measured.get("name", "")),
+        note=note,
     )
-
-
-def _name_published(runs: Sequence[ScoredRun], metric: str) -> str:
-    """Return the paper's figure for the same system as a note, "" if there is none."""
-    if len(runs) != 1:
-        return ""
-    figure = published.published_values_for(runs[0].config).get(metric)
-    if figure is None:
-        return ""
-    return f"the paper's {figure.system}, {figure.table}, is {figure.value}"
 
 
 def _mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str = "") -> JsonObject | None:
@@ -425,91 +293,58 @@ def _mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str = "") -> 
 
 def _leading_judgements(run: ScoredRun) -> str:
     """Return the judgements that a mean over tasks takes: the paper's, whichever lead the run."""
-    leading = str(run.scores["judgements"])
-    others = {name.partition(" [")[2].removesuffix("]") for name in run.columns}
-    names = {leading} | others
-    return next((name for name in ("gold", "document") if name in names), leading)
+    names = [run.scores["judgements"]]
+    names += [name.partition(" [")[2].removesuffix("]") for name in run.columns]
+    return next((name for name in ("gold", "document") if name in names), names[0])
 
 
 def _name_mean_task(group: Group) -> str:
     return f"{group.suite}/*" + (f":{group.variant}" if group.variant else "")
 
 
-def _figures_for(group: Group, column: ResultColumn) -> list[published.PaperFigure]:
-    """Return the paper's figures for a column, of every system; none for runs that they may not stand
-    next to.
-    """
-    if not group.whole or not column.figure_task:
-        return []
-    key = (column.figure_task, column.metric, group.split)
-    chosen = []
-    for figure in published.figures():
-        is_alike = (figure.task, figure.metric, figure.split) == key
-        if is_alike and figure.judgements in ("", column.judgements):
-            chosen.append(figure)
-    return chosen
+# Index of a column -> the figures in it, which are equal.
+_PublishedFigures = dict[int, list[published.PaperFigure]]
 
 
 def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
     """Return the papers' rows for these columns, by system; several of a system if the paper's tables
-    contradict each other.
+    contradict each other. None for runs that they may not stand next to.
     """
-    # system -> table -> index of the column -> figure
-    by_system: dict[str, dict[str, dict[int, published.PaperFigure]]] = {}
-    for index, column in enumerate(columns):
-        for figure in _figures_for(group, column):
-            tables = by_system.setdefault(figure.system, {})
-            tables.setdefault(figure.table, {}).setdefault(index, figure)
-    rows = []
-    for system in sorted(by_system):
-        # A row of a table joins the row that it continues or repeats.
-        merged: list[dict[int, list[published.PaperFigure]]] = []
-        for printed in sorted(
-            by_system[system].values(),
-            key=len,
-            reverse=True,
-        ):
-            agreeing = (row for row in merged if _agree(row, printed))
-            row = next(agreeing, None)
-            if row is None:
-                row = {}
-                merged.append(row)
-            for index, figure in printed.items():
-                row.setdefault(index, []).append(figure)
-        rows += [
-            _published_row(
-                group,
-                system,
-                row,
-                len(columns),
-            )
-            for row in merged
-        ]
-    return rows
+    # (system, table) -> index of the column -> figure
+    printed: dict[tuple[str, str], dict[int, published.PaperFigure]] = {}
+    for index, column in enumerate(columns if group.whole else ()):
+        key = (column.figure_task, column.metric, group.split)
+        for figure in published.figures():
+            is_alike = (figure.task, figure.metric, figure.split) == key
+            if is_alike and figure.judgements in ("", column.judgements):
+                printed.setdefault((figure.system, figure.table), {}).setdefault(index, figure)
+    by_system: dict[str, list[_PublishedFigures]] = {}
+    # A row of a table joins the row that it continues or repeats.
+    for (system, _), figures in sorted(printed.items(), key=lambda item: -len(item[1])):
+        merged = by_system.setdefault(system, [])
+        for row in merged:
+            shared = row.keys() & figures.keys()
+            if all(row[index][0].value == figures[index].value for index in shared):
+                break
+        else:
+            row = {}
+            merged.append(row)
+        for index, figure in figures.items():
+            row.setdefault(index, []).append(figure)
+    return [
+        _published_row(group, system, row, len(columns))
+        for system in sorted(by_system)
+        for row in by_system[system]
+    ]
 
 
-def _agree(
-    row: Mapping[int, Sequence[published.PaperFigure]],
-    printed: Mapping[int, published.PaperFigure],
-) -> bool:
-    return all(row[index][0].value == printed[index].value for index in row.keys() & printed.keys())
-
-
-def _published_row(
-    group: Group, system: str, row: Mapping[int, Sequence[published.PaperFigure]], width: int
-) -> ResultRow:
+def _published_row(group: Group, system: str, row: _PublishedFigures, width: int) -> ResultRow:
     paper = PAPERS.get(group.suite, group.suite)
     form = f"{{:.{DECIMALS.get(group.suite, 3)}f}}"
     cells: list[ResultCell | None] = [None] * width
     for index, (figure, *_) in row.items():
         source = f"{paper}, {figure.table}, row {figure.row}"
-        cells[index] = ResultCell(
-            figure.value,
-            form,
-            source,
-            error=figure.error,
-            note=figure.note,
-        )
+        cells[index] = ResultCell(figure.value, form, source, error=figure.error, note=figure.note)
     figures = [figure for alike in row.values() for figure in alike]
     numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
     tables = "Tables" if len(numbers) > 1 else "Table"

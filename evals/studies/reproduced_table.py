@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sextant import environments
 from sextant.environments.base import Environment
@@ -157,9 +157,10 @@ class ReproducedTable:
             # `cells` reports what cannot be made.
             with suppress(SextantError, MissingValue):
                 run, _ = self._find(cell, cell.task)
-                column = columns.setdefault((cell.task, cell.metric), {})
                 values = run.columns[cell.metric].items()
-                column[cell.system] = {query: value for query, value in values if value is not None}
+                columns.setdefault((cell.task, cell.metric), {})[cell.system] = {
+                    query: value for query, value in values if value is not None
+                }
         marks = {}
         for (task, metric), column in columns.items():
             best, tests = find_best({task: column}, {task: metric})
@@ -197,17 +198,19 @@ class ReproducedTable:
         return notes
 
     def _make(self, cell: PaperCell) -> ReproducedCell:
-        missing = self.conditions.explain_missing_file(cell.task, cell.metric)
-        if cell.lacks or missing:
-            raise MissingValue(cell.lacks or missing)
+        missing = cell.lacks or self.conditions.explain_missing_file(cell.task, cell.metric)
+        if missing:
+            raise MissingValue(missing)
         if not cell.system:
             return ReproducedCell(self._describe(cell))
         measured = [self._measure(cell, task) for task in list_tasks(cell.task)]
-        if any(made.value is None for made in measured):
+        values = [made.value for made in measured if isinstance(made.value, int | float)]
+        if len(values) < len(measured):
             raise MissingValue("undefined for these queries")
-        mean = fmean(made.value for made in measured if isinstance(made.value, int | float))
+        mean = fmean(values)
         remark = measured[-1].remark
-        if SHIPPED in remark and _differs(mean, cell.value) and not cell.note:
+        difference = _subtract(mean, cell.value) or 0.0
+        if SHIPPED in remark and abs(difference) > ROUNDING and not cell.note:
             remark += ", which gives another value than the paper prints"
         lines = dict.fromkeys(line for made in measured for line in made.deviations)
         return ReproducedCell(mean, remark, tuple(lines))
@@ -252,22 +255,17 @@ class ReproducedTable:
             lines.append(f"{system['name']} differs from the paper's: {system['differs']}")
         return lines
 
-    def _regress(
-        self,
-        cell: PaperCell,
-        task: str,
-    ) -> ReproducedCell:
+    def _regress(self, cell: PaperCell, task: str) -> ReproducedCell:
         """Return a figure of the regression of the mean of several systems on a feature."""
         figure, feature = split_metric(cell.metric)
         columns = []
-        remarks = []
-        deviations = []
+        remarks = dict[str, None]()
+        deviations = dict[str, None]()
         for system in self.section.runs_of(cell):
-            of_system = replace(cell, system=system["name"])
-            run, remark = self._find(of_system, task)
+            run, remark = self._find(replace(cell, system=system["name"]), task)
             columns.append(run.columns[run.metric])
-            remarks.append(remark)
-            deviations.append(run.deviations)
+            remarks[remark] = None
+            deviations[run.deviations] = None
         if feature == FACET_COUNT:
             values: Mapping[str, float] = read_facets(self.conditions.facets[task])
         else:
@@ -275,24 +273,20 @@ class ReproducedTable:
         line = regress(values, columns)
         if line is None:
             raise MissingValue("fewer than three queries, or a feature that all share")
-        return ReproducedCell(
-            line[figure],
-            "; ".join(dict.fromkeys(filter(None, remarks))),
-            tuple(dict.fromkeys(filter(None, deviations))),
-        )
+        remark = "; ".join(filter(None, remarks))
+        return ReproducedCell(line[figure], remark, tuple(filter(None, deviations)))
 
     def _read_value(self, run: ScoredRun, cell: PaperCell, task: str) -> float | None:
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in run.outcomes.items()}
             ranks = reciprocal_ranks(self.load(task, cell.split), rankings)
             return ranks[HARD.index(cell.metric)]
-        metrics = run.scores["metrics"]
         if cell.metric == DECLINE:
-            return _measure_decline(metrics)
+            return _subtract(run.mean("Win(1)"), run.mean("Win(10)"))
         name = cell.metric
         if cell.judgements not in ("", run.scores["judgements"]):
             name += f" [{cell.judgements}]"
-        measured = metrics.get(name, {})
+        measured = run.scores["metrics"].get(name, {})
         if self.section.about.get("resampled", True):
             measured = measured.get("resampled", measured)
         mean: float | None = measured.get("mean")
@@ -303,8 +297,8 @@ class ReproducedTable:
 
         The rankings of imported runs are scored by the metrics of their task alone.
         """
-        filled, _ = fill_metrics([read_scored_run(path)], self._list_metrics())
-        return filled[0]
+        [filled], _ = fill_metrics([read_scored_run(path)], self._list_metrics())
+        return filled
 
     def _find(self, cell: PaperCell, task: str) -> tuple[ScoredRun, str]:
         """Return the run of a cell, and the differences from the paper.
@@ -329,12 +323,7 @@ class ReproducedTable:
         folders = {result.folder for result in self.results.values() if result.folder}
         return sum(self._read(folder).scores["failed"] for folder in folders)
 
-    def _find_imported(
-        self,
-        system: JsonMapping,
-        task: str,
-        split: str,
-    ) -> ScoredRun | None:
+    def _find_imported(self, system: JsonMapping, task: str, split: str) -> ScoredRun | None:
         """Return the run that `sextant import` made of the authors' own ranking; None if
         something stands in.
         """
@@ -347,14 +336,9 @@ class ReproducedTable:
                 return run
         return None
 
-    def _load_task(
-        self,
-        task: str,
-        split: str,
-    ) -> Environment:
+    def _load_task(self, task: str, split: str) -> Environment:
         data = None if environments.is_place(task) else self.conditions.data
-        environment = environments.load(task, data, split)
-        return environment.asking(limit=self.conditions.limit)
+        return environments.load(task, data, split).asking(limit=self.conditions.limit)
 
     def _name_task(self, cell: PaperCell) -> str:
         """Return the name of a cell's task: own/NAME for the place of the user's data."""
@@ -368,11 +352,7 @@ class ReproducedTable:
         if not rows:
             return []
         conditions = self.conditions
-        budget: dict[Any, float | None] = {
-            "usd": conditions.budget_usd,
-            "calls": conditions.budget_calls,
-        }
-        fixed: JsonObject = {
+        fixed = {
             "data": conditions.data,
             "limit": conditions.limit,
             "metrics": self._list_metrics(),
@@ -382,9 +362,12 @@ class ReproducedTable:
             name=self.section.name.replace("/", "-"),
             tasks=list(dict.fromkeys(task for row in rows for task in row["tasks"])),
             fixed={key: value for key, value in fixed.items() if value},
-            budget={unit: limit for unit, limit in budget.items() if limit},
             row=rows,
         )
+        if conditions.budget_usd:
+            study.budget["usd"] = conditions.budget_usd
+        if conditions.budget_calls:
+            study.budget["calls"] = conditions.budget_calls
         return study_file.expand_cells(study, conditions.runs)
 
     def _list_metrics(self) -> list[str]:
@@ -393,34 +376,30 @@ class ReproducedTable:
         Comparisons are measured by every task that has some; a part of its queries may lack a sort
         of comparison.
         """
-        metrics = dict[str, None]()
-        for cell in self._asked_cells():
-            if split_metric(cell.metric)[0]:
-                continue
-            if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric):
-                metrics[cell.metric] = None
-        return list(metrics)
+        metrics = dict.fromkeys(cell.metric for cell in self._asked_cells())
+        derived = (*HARD, DECLINE)
+        return [
+            metric
+            for metric in metrics
+            if metric not in derived and not split_metric(metric)[0] and not is_pairwise(metric)
+        ]
 
     def _asked_cells(self) -> list[PaperCell]:
         return [cell for cell in self.section.cells if cell.system and not cell.lacks]
 
-    def _asked_systems(self) -> Iterator[tuple[PaperCell, JsonMapping]]:
-        for cell in self._asked_cells():
-            for system in self.section.runs_of(cell):
-                yield cell, system
-
     def _plan_rows(self) -> list[JsonObject]:
         rows = dict[tuple[str, str], JsonObject]()
-        for cell, system in self._asked_systems():
-            if "program" not in system or self.conditions.explain_lack(system):
-                continue
-            name = _row(system)
-            row = {"name": name, "tasks": [], "split": cell.split}
-            row |= self.conditions.fields(system)[0]
-            tasks = rows.setdefault((name, cell.split), row)["tasks"]
-            for task in list_tasks(cell.task):
-                if task not in tasks and not self._find_imported(system, task, cell.split):
-                    tasks.append(task)
+        for cell in self._asked_cells():
+            for system in self.section.runs_of(cell):
+                if "program" not in system or self.conditions.explain_lack(system):
+                    continue
+                name = _row(system)
+                row = {"name": name, "tasks": [], "split": cell.split}
+                row |= self.conditions.fields(system)[0]
+                tasks = rows.setdefault((name, cell.split), row)["tasks"]
+                for task in list_tasks(cell.task):
+                    if task not in tasks and not self._find_imported(system, task, cell.split):
+                        tasks.append(task)
         return [row for row in rows.values() if row["tasks"]]
 
 
@@ -429,17 +408,9 @@ def _row(system: JsonMapping) -> str:
 
 
 def _subtract(ours: Value, published: Value) -> float | None:
-    if isinstance(ours, int | float) and isinstance(
-        published,
-        int | float,
-    ):
+    if isinstance(ours, int | float) and isinstance(published, int | float):
         return ours - published
     return None
-
-
-def _differs(ours: Value, published: Value) -> bool:
-    difference = _subtract(ours, published)
-    return difference is not None and abs(difference) > ROUNDING
 
 
 def count_equal(cells: Iterable[TableCell]) -> tuple[int, int]:
@@ -447,11 +418,4 @@ def count_equal(cells: Iterable[TableCell]) -> tuple[int, int]:
     three decimals.
     """
     both = [cell.difference for cell in cells if cell.difference is not None]
-    equal = [difference for difference in both if abs(difference) <= ROUNDING]
-    return len(both), len(equal)
-
-
-def _measure_decline(metrics: JsonMapping) -> float | None:
-    first = metrics.get("Win(1)", {}).get("mean")
-    last = metrics.get("Win(10)", {}).get("mean")
-    return None if first is None or last is None else float(first - last)
+    return len(both), sum(abs(difference) <= ROUNDING for difference in both)
