@@ -192,9 +192,7 @@ def reciprocal_ranks(
         for rank, doc_id in enumerate(rankings[query.query_id], start=1):
             if doc_id not in right:
                 (hard if doc_id in tempting else unrelated).append(1 / rank)
-    mean_hard = fmean(hard) if hard else 0.0
-    mean_unrelated = fmean(unrelated) if unrelated else 0.0
-    return mean_hard, mean_unrelated
+    return (fmean(hard) if hard else 0.0), (fmean(unrelated) if unrelated else 0.0)
 
 
 def word_shares(environment: Environment) -> dict[str, float]:

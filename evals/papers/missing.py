@@ -118,8 +118,7 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, MissingRow]]:
     for cell in table.cells:
         name = cell.system or cell.metric
         if cell.lacks:
-            row = f"{name} on {cell.task}"
-            yield row, MissingRow(cell.lacks, makers[cell.lacks])
+            yield f"{name} on {cell.task}", MissingRow(cell.lacks, makers[cell.lacks])
             continue
         measured = _NO_FILES.explain_missing_file(cell.task, cell.metric)
         if measured:

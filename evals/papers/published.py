@@ -98,8 +98,7 @@ def _paper_system(config: JsonMapping) -> str | None:
         config["lm"]["name"],
     )
     task = config["task"].partition(":")[0]
-    suite = task.partition("/")[0]
-    return SYSTEMS.get((task, *system)) or SYSTEMS.get((suite, *system))
+    return SYSTEMS.get((task, *system)) or SYSTEMS.get((task.partition("/")[0], *system))
 
 
 def _is_comparable(config: JsonMapping) -> bool:

@@ -154,8 +154,7 @@ def add_tasks(table: PaperTable, tasks: Iterable[str]) -> PaperTable:
         raise UsageError(
             f"{table.name} takes no further tasks; with --task can be made {', '.join(names)}"
         )
-    further = _grid_cells(table.about, tasks)
-    return replace(table, cells=(*table.cells, *further))
+    return replace(table, cells=(*table.cells, *_grid_cells(table.about, tasks)))
 
 
 def _takes_tasks(table: PaperTable) -> bool:
@@ -188,7 +187,6 @@ def _figure_cells(suite: str, name: str, settings: JsonMapping) -> Iterator[Pape
 
 def _lacks(cell: PaperCell, settings: JsonMapping) -> str:
     for row in settings.get("lacking", ()):
-        fields = row.keys() - {"why", "make"}
-        if all(getattr(cell, key) == row[key] for key in fields):
+        if all(getattr(cell, key) == row[key] for key in (row.keys() - {"why", "make"})):
             return str(row["why"])
     return ""

@@ -56,8 +56,7 @@ def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
         steps.append(("compare with the floor", f"sextant compare {path} {run}"))
     else:
         steps.append(("run the floor", _run_command(request, program=FLOOR)))
-    calls = scores["usage"]["calls"]
-    if scores["lm"] == "offline" and (calls or scores["program"] == FLOOR):
+    if scores["lm"] == "offline" and (scores["usage"]["calls"] or scores["program"] == FLOOR):
         program = MAIN if scores["program"] == FLOOR else request.program
         command = _run_command(request, program=program, lm=MODEL)
         steps.append(("price a model", f"{command} --dry-run"))

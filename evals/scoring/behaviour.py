@@ -88,8 +88,7 @@ def compare_behaviour(paths: Sequence[Path]) -> Result:
         summaries.append(summarize(run, observed[number], others) | {"system": names[number]})
     pairs = []
     for first, second in combinations(range(len(runs)), 2):
-        complement = _complement(observed[first], observed[second])
-        pairs.append({"runs": [first, second], **complement})
+        pairs.append({"runs": [first, second], **_complement(observed[first], observed[second])})
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in scored_run.ABOUT},
         "kinds": KINDS,

@@ -78,8 +78,7 @@ def name_systems(runs: Sequence[ScoredRun]) -> list[str]:
             names = _append_words(names, words)
     names = _append_words(names, optimizers)
     # A run may be compared with itself.
-    different = {run.name: run for run in runs}
-    settings = name_settings(different.values())
+    settings = name_settings({run.name: run for run in runs}.values())
     names = _append_words(names, [settings[run.name] for run in runs])
     return _number_equal([printable(name) for name in names])
 
@@ -251,8 +250,7 @@ def _flatten(run: ScoredRun) -> dict[str, str]:
     config["compiled"] = compiled.get("digest")
     flat = dict[str, str]()
     for key, value in config.items():
-        inner = value if isinstance(value, dict) else {"": value}
-        for name, setting in inner.items():
+        for name, setting in (value if isinstance(value, dict) else {"": value}).items():
             place = f"{key}.{name}".rstrip(".")
             if name == "seed":
                 place = "seed.seed" if key == "lm" else "seed.program seed"

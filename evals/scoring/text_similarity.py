@@ -29,9 +29,7 @@ FEW = 100
 
 def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
     """Return the share of two sets that both have, from 0 to 1 (Jaccard 1912); 0 if both are empty."""
-    shared = first & second
-    union = first | second
-    return len(shared) / max(1, len(union))
+    return len(first & second) / max(1, len(first | second))
 
 
 def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
@@ -41,17 +39,14 @@ def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) ->
     """
     words = first.keys() | second.keys()
     pairs = [(first.get(word, 0.0), second.get(word, 0.0)) for word in words]
-    smaller = sum(min(pair) for pair in pairs)
-    larger = sum(max(pair) for pair in pairs)
-    return smaller / larger
+    return sum(min(pair) for pair in pairs) / sum(max(pair) for pair in pairs)
 
 
 def similarities(texts: Sequence[str], candidates: Sequence[str]) -> list[float]:
     """Return for each of `texts` its similarity to the nearest candidate; 0 without candidates."""
     nearest = []
     for row in compare(texts, candidates):
-        largest = row.max(initial=0.0)
-        nearest.append(float(largest))
+        nearest.append(float(row.max(initial=0.0)))
     return nearest
 
 
@@ -66,8 +61,7 @@ def compare(
     word_shares = _shares(texts, candidates, _words, np.maximum)
     for runs, words in zip(run_shares, word_shares, strict=True):
         # Sums in another order may leave equal texts a little over 1.
-        larger = np.maximum(runs, words)
-        yield np.minimum(larger, 1.0)
+        yield np.minimum(np.maximum(runs, words), 1.0)
 
 
 def _shares(
@@ -98,11 +92,8 @@ def _shares(
         shared = np.zeros(len(features_of_candidates))
         for feature in features:
             if feature in candidates_with:
-                numbers = candidates_with[feature]
-                shared[numbers] += rarity.weight(feature)
-        weight = _weigh(features, rarity)
-        whole = whole_of(weights, weight)
-        yield shared / whole
+                shared[candidates_with[feature]] += rarity.weight(feature)
+        yield shared / whole_of(weights, _weigh(features, rarity))
 
 
 def _weigh(features: list[str], rarity: TermStatistics) -> float:
@@ -114,17 +105,13 @@ def _words(text: str) -> list[str]:
 
     A text without words, such as "x = y", has its characters as a single word.
     """
-    words = set(content_words(text))
-    return sorted(words) or [_characters(text)]
+    return sorted(set(content_words(text))) or [_characters(text)]
 
 
 def _runs(text: str) -> list[str]:
     """Return the different runs of `RUN` words; a text of up to `RUN` words is a single run."""
-    words = content_words(text)
-    runs = word_runs(words, RUN)
-    return sorted(runs) or [_characters(text)]
+    return sorted(word_runs(content_words(text), RUN)) or [_characters(text)]
 
 
 def _characters(text: str) -> str:
-    pieces = text.lower().split()
-    return "".join(pieces)
+    return "".join(text.lower().split())

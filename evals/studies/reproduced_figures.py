@@ -109,8 +109,7 @@ def _new_panel(settings: Mapping[str, str], title: str) -> Panel:
 def _add_point(panel: Panel, kind: str, row: str, column: str, value: float) -> None:
     """Add the value of a row in a column; the columns of pools are their sizes."""
     places = {name: place for place, name in panel.ticks.items()}
-    new_place = float(column) if kind == "pools" else float(len(places))
-    place = places.get(column, new_place)
+    place = places.get(column, float(column) if kind == "pools" else float(len(places)))
     panel.ticks[place] = column
     line = next((series for series in panel.series if series.label == row), None)
     if line is None:

@@ -97,8 +97,7 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
         signed = []
         for task, by_row in values.items():
             if column := by_row.get(row):
-                metric = metrics.get(task, "")
-                signed.append(orient(metric, fmean(column.values())))
+                signed.append(orient(metrics.get(task, ""), fmean(column.values())))
         if len(signed) == len(values):
             means[row] = fmean(signed)
     best = max(means, key=means.__getitem__, default="")
