@@ -9,13 +9,10 @@ Each cell is a run as `sextant run` makes it, and the same command goes on with 
 
 import argparse
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sextant.evals.studies.command_result import CommandResult
-from sextant.tools.errors import SextantError, UsageError
 from sextant.tools.platform.callable_module import make_callable
 from sextant.tools.platform.cli import CommandParser, add_json_option, print_stdout, run_and_leave
 from sextant.tools.platform.installation import find_page
@@ -81,10 +78,9 @@ def run(
     if dry_run:
         with announced(f"estimating {plural(len(cells), 'cell')}"):
             ahead, cannot = run_cells.estimate_cells(cells)
-        reasons, problem = explain(cannot)
-        return CommandResult(
-            {"study": study.name, **ahead}, run_cells.lay_out_ahead(ahead), problem, reasons=reasons
-        )
+        reasons, problem = run_cells.explain_cells(cannot)
+        estimate = {"study": study.name, **ahead}
+        return CommandResult(estimate, run_cells.lay_out_ahead(ahead), problem, reasons=reasons)
     file = runs / "studies" / study.name / "cells.json"
     cell_results = run_cells.run_cells(
         cells,
@@ -116,7 +112,7 @@ def run(
         "failed": failed,
         "report": page and str(page),
     }
-    reasons, problem = explain(cell_results)
+    reasons, problem = run_cells.explain_cells(cell_results)
     return CommandResult(
         summary,
         blocks,
@@ -125,24 +121,6 @@ def run(
         reasons,
         partial(results.draw_means, gathered),
     )
-
-
-def explain(cell_results: Sequence[Any]) -> tuple[list[str], SextantError | None]:
-    """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
-    from sextant.evals.studies import run_cells  # NumPy and more: not for --help
-
-    unfinished = [
-        run_cells.Unfinished(result.cell.row, result.cell.task, result.problem)
-        for result in cell_results
-        if result.problem
-    ]
-    if unfinished:
-        return run_cells.explain(unfinished, len(cell_results))
-    fitting_rows = {result.cell.row for result in cell_results if not result.unfit}
-    for result in cell_results:
-        if result.cell.row not in fitting_rows:
-            return [], UsageError(f"no task fits row {result.cell.row!r}: {result.unfit}")
-    return [], None
 
 
 def command(arguments: argparse.Namespace) -> int:

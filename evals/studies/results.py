@@ -9,7 +9,7 @@ are in a table of their own, tables/study-seconds.csv: all else is the same when
 often the study was run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -82,22 +82,21 @@ class StudyResults(NamedTuple):
     untested: dict[str, str]
 
     @property
-    def by_row(self) -> dict[str, list[list[ScoredRun]]]:
-        """Row -> its runs on each task, a run for each seed."""
-        rows: dict[str, list[list[ScoredRun]]] = {}
+    def by_row(self) -> dict[str, list[ScoredRun]]:
+        """Row -> its runs on all tasks."""
+        rows: dict[str, list[ScoredRun]] = {}
         for (row, _), repeats in self.runs.items():
-            rows.setdefault(row, []).append(repeats)
+            rows.setdefault(row, []).extend(repeats)
         return rows
 
     @property
     def notes(self) -> list[str]:
         """The queries that programs failed, by row, and the tasks that are not tested."""
         failures = []
-        for row, of_tasks in self.by_row.items():
-            failed = sum(run.scores["failed"] for repeats in of_tasks for run in repeats)
-            answers = sum(run.scores["queries"] for repeats in of_tasks for run in repeats)
-            seeds = {len(repeats) for repeats in of_tasks}
+        for row, runs in self.by_row.items():
+            failed, answers = _count_answers(runs)
             if failed:
+                seeds = {len(repeats) for (name, _), repeats in self.runs.items() if name == row}
                 # Without a number of seeds, one of one of the tasks is still to be run.
                 count = count_failed(failed, answers, seeds.pop() if len(seeds) == 1 else 1)
                 failures.append(f"{row} {count}")
@@ -116,9 +115,11 @@ class StudyResults(NamedTuple):
 
     def json(self) -> JsonObject:
         """Return the cells, the tests and the findings as plain data."""
-        cells = []
-        for (row, task, request), folder, problem, unfit, _ in self.cells:
-            cells.append(
+        return {
+            "study": self.study.name,
+            "question": self.study.question,
+            "baseline": self.baseline,
+            "cells": [
                 {
                     "row": row,
                     "task": task,
@@ -126,23 +127,35 @@ class StudyResults(NamedTuple):
                     "run": folder and str(folder),
                     "why": unfit or (str(problem) if problem else None),
                 }
-            )
-        return {
-            "study": self.study.name,
-            "question": self.study.question,
-            "baseline": self.baseline,
-            "cells": cells,
+                for (row, task, request), folder, problem, unfit, _ in self.cells
+            ],
             "tests": [test.json() | {"verdict": _find(test)["verdict"]} for test in self.tests],
             "findings": self.notes,
             "deviations": self.deviations,
         }
 
 
+def _count_answers(runs: Sequence[ScoredRun]) -> tuple[int, int]:
+    """Return how many queries of runs failed, of how many."""
+    failed = sum(run.scores["failed"] for run in runs)
+    return failed, sum(run.scores["queries"] for run in runs)
+
+
 def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults:
     """Read the finished cells, test the rows, and put the findings into words."""
     metric = canonicalize_metric(study.compare.get("metric", ""))
     baseline = study.compare.get("baseline", cell_results[0].cell.row)
-    runs = _read_runs(cell_results, metric)
+    runs: dict[tuple[str, str], list[ScoredRun]] = {}
+    for result in cell_results:
+        repeats = runs.get(result.cell[:2], [])
+        # The offline engine has no seed, so that several cells may have one folder.
+        if result.folder and result.folder not in [run.path for run in repeats]:
+            [run], problems = fill_metrics(
+                [read_scored_run(result.folder)], [metric] if metric else []
+            )
+            if problems:
+                raise problems[0]
+            runs[result.cell[:2]] = [*repeats, run]
     metrics = {task: metric or repeats[0].metric for (_, task), repeats in runs.items()}
     values: dict[str, dict[str, dict[str, float]]] = {task: {} for task in metrics}
     for (row, task), repeats in runs.items():
@@ -150,23 +163,16 @@ def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults
     untested = note_untested(runs, metrics)
     tested = {task: by_row for task, by_row in values.items() if task not in untested}
     tests = significance.test_rows(tested, baseline, metrics)
-    return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, untested)
-
-
-def _read_runs(
-    cell_results: Sequence[CellResult], metric: str
-) -> dict[tuple[str, str], list[ScoredRun]]:
-    runs: dict[tuple[str, str], list[ScoredRun]] = {}
-    for result in cell_results:
-        key = result.cell[:2]
-        # The offline engine has no seed, so that several cells may have one folder.
-        if result.folder and result.folder not in [run.path for run in runs.get(key, ())]:
-            metrics = [metric] if metric else []
-            [run], problems = fill_metrics([read_scored_run(result.folder)], metrics)
-            if problems:
-                raise problems[0]
-            runs.setdefault(key, []).append(run)
-    return runs
+    return StudyResults(
+        study,
+        cell_results,
+        runs,
+        metrics,
+        values,
+        baseline,
+        tests,
+        untested,
+    )
 
 
 def note_untested(
@@ -177,8 +183,7 @@ def note_untested(
     """
     sentences = {}
     for task, metric in metrics.items():
-        repeats_of_task = [repeats for (_, of_task), repeats in runs.items() if of_task == task]
-        of_task = [run for repeats in repeats_of_task for run in repeats]
+        of_task = [run for key, repeats in runs.items() if key[1] == task for run in repeats]
         if of_task and all(run.is_exhausted_by(metric) for run in of_task):
             [note] = note_exhausted(of_task, [metric])
             sentences[task] = f"{task}: {note}"
@@ -190,30 +195,46 @@ def lay_out(results: StudyResults) -> SystemTable:
     all of them.
     """
     families = significance.group_by_family(results.metrics, results.metrics)
-    columns = []
-    for task, metric in results.metrics.items():
-        columns.append(ResultColumn((task,), metric, "", f"{short_task_name(task)} {metric}"))
+    columns = [
+        ResultColumn((task,), metric, "", f"{short_task_name(task)} {metric}")
+        for task, metric in results.metrics.items()
+    ]
     for family, tasks in families.items():
         if len(tasks) > 1:
             label = "mean" if len(families) == 1 else f"mean {family}"
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
             columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
-    rows = []
-    for row in results.by_row:
-        rows.append(ResultRow("ours", row, [_cell(results, row, column) for column in columns]))
+    rows = [
+        ResultRow("ours", row, [_cell(results, row, column) for column in columns])
+        for row in results.by_row
+    ]
     rows = order_by_score(rows, columns)
     for index, column in enumerate(columns):
         if results.untested.keys().isdisjoint(column.tasks):
-            _mark_column(results, column, {row.label: row.cells[index] for row in rows})
-    rows += _bounds(results, columns)
-    return SystemTable("study", results.study.name, columns, rows, _table_notes(results, families))
+            _mark_column(results, column.tasks, {row.label: row.cells[index] for row in rows})
+    # Floors and ceilings of a task are those of its first cell that searches the same.
+    bounds: dict[str, dict[str, float | None]] = {}
+    for result in results.cells:
+        for name, value in (result.bounds or {}).items():
+            bounds.setdefault(name, {}).setdefault(result.cell.task, value)
+    for name, by_task in bounds.items():
+        cells = [_bound_cell(by_task, column.tasks) for column in columns]
+        if any(cells):
+            rows.append(ResultRow("computed", name, cells, ranked=False))
+    return SystemTable(
+        "study",
+        results.study.name,
+        columns,
+        rows,
+        _table_notes(results, families),
+    )
 
 
 def _mark_column(
-    results: StudyResults, column: ResultColumn, cells: Mapping[str, ResultCell | None]
+    results: StudyResults, tasks: Sequence[str], cells: Mapping[str, ResultCell | None]
 ) -> None:
     """Mark the best cell of a column, and those that cannot be told from it."""
-    values = {task: results.values[task] for task in column.tasks}
+    values = {task: results.values[task] for task in tasks}
     best, tests = significance.find_best(values, results.metrics)
     for row, cell in cells.items():
         if cell and row == best:
@@ -227,14 +248,14 @@ def _mark_column(
             )
 
 
-def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _table_notes(results: StudyResults, families: Iterable[str]) -> list[str]:
     notes = [
         "in brackets the 95 % interval",
         f"bold is the best of a column; {NOT_DIFFERENT} cannot be told from it by paired "
         "permutation tests, corrected by Holm",
     ]
-    if len(families) > 1:
-        kinds = ", ".join(families)
+    kinds = ", ".join(families)
+    if ", " in kinds:
         notes.append(f"no mean over all tasks, since their metrics differ in kind: {kinds}")
     notes += [NOTES[name] for name in dict.fromkeys(results.metrics.values()) if name in NOTES]
     if any(map(is_weighted, results.metrics.values())):
@@ -242,30 +263,10 @@ def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]])
             "Triplets: the share of pairs of documents that are in the right order; each query "
             "counts once here, and as often as it has pairs in a run's own table"
         )
-    bare = []
-    for row, of_tasks in results.by_row.items():
-        if all(run.is_floor for repeats in of_tasks for run in repeats):
-            bare.append(row)
+    bare = [row for row, runs in results.by_row.items() if all(run.is_floor for run in runs)]
     if bare:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
     return notes
-
-
-def _bounds(results: StudyResults, columns: Sequence[ResultColumn]) -> list[ResultRow]:
-    """Return the rows of floors and ceilings.
-
-    The bounds of a task are those of its first cell that searches the same.
-    """
-    by_name: dict[str, dict[str, float | None]] = {}
-    for result in results.cells:
-        for name, value in (result.bounds or {}).items():
-            by_name.setdefault(name, {}).setdefault(result.cell.task, value)
-    rows = []
-    for name, by_task in by_name.items():
-        cells = [_bound_cell(by_task, column.tasks) for column in columns]
-        if any(cells):
-            rows.append(ResultRow("computed", name, cells, ranked=False))
-    return rows
 
 
 def _bound_cell(by_task: Mapping[str, float | None], tasks: Sequence[str]) -> ResultCell | None:
@@ -276,23 +277,23 @@ def _bound_cell(by_task: Mapping[str, float | None], tasks: Sequence[str]) -> Re
 
 
 def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell | None:
-    by_task = [results.runs.get((row, task), []) for task in column.tasks]
     values = [list(results.values[task].get(row, {}).values()) for task in column.tasks]
     if not all(values):
         return None
+    by_task = [results.runs.get((row, task), []) for task in column.tasks]
     runs = [run for task_runs in by_task for run in task_runs]
     mean, low, high = estimate_mean(values)
-    form = "{:.4f}" if low is None else "{:.4f} [{:.3f}, {:.3f}]"
     seeds = {len(task_runs) for task_runs in by_task}
+    failed, answers = _count_answers(runs)
     return ResultCell(
         mean,
-        form,
+        "{:.4f}" if low is None else "{:.4f} [{:.3f}, {:.3f}]",
         ", ".join(run.name for run in runs),
         low,
         high,
         queries=sum(map(len, values)),
-        failed=sum(run.scores["failed"] for run in runs),
-        answers=sum(run.scores["queries"] for run in runs),
+        failed=failed,
+        answers=answers,
         seeds=seeds.pop() if len(seeds) == 1 else 1,
     )
 
@@ -308,8 +309,11 @@ def lay_out_tests(results: StudyResults, table: SystemTable) -> list[ResultTable
         f"Holm: adjusted for {plural(tests[0].result.tests, 'test')} of this study; tasks are tested "
         "within each",
     ]
-    title = f"Differences from {results.baseline}"
-    return [findings_table(title, list(map(_find, tests)), "study-tests", notes)]
+    return [
+        findings_table(
+            f"Differences from {results.baseline}", list(map(_find, tests)), "study-tests", notes
+        )
+    ]
 
 
 def _find(test: significance.RowTest) -> JsonObject:
@@ -328,8 +332,8 @@ def lay_out_costs(results: StudyResults) -> ResultTable:
     }
     heads = ("calls", "tokens in", "tokens out", "list price")
     rows = []
-    for row, of_tasks in results.by_row.items():
-        usages = [run.scores["usage"] for repeats in of_tasks for run in repeats]
+    for row, runs in results.by_row.items():
+        usages = [run.scores["usage"] for run in runs]
         cells: JsonObject = {"row": row, "runs": len(usages)}
         for head, (key, form) in zip(heads, forms.items(), strict=True):
             amounts = [usage.get(key) for usage in usages]
@@ -376,8 +380,9 @@ def _make_panels(results: StudyResults, table: SystemTable) -> dict[str, Panel]:
             changes.append(Series(series.label, points, series.number))
     panels = {"study-means": means}
     if changes:
-        change = f"difference from {results.baseline}"
-        panels["study-differences"] = Panel("", change, changes, means.ticks, zero=True)
+        panels["study-differences"] = Panel(
+            "", f"difference from {results.baseline}", changes, means.ticks, zero=True
+        )
     return panels
 
 
@@ -386,13 +391,21 @@ def _list_query_values(results: StudyResults) -> list[list[object]]:
     the run has none.
     """
     metrics = dict.fromkeys(metric for run in results.all_runs for metric in run.columns)
-    rows: list[list[object]] = [["row", "task", "run", "query_id", *metrics, "error"]]
+    rows: list[list[object]] = [
+        [
+            "row",
+            "task",
+            "run",
+            "query_id",
+            *metrics,
+            "error",
+        ]
+    ]
     for (row, task), repeats in results.runs.items():
         for run in repeats:
             for query_id in run.query_ids:
                 values = [run.columns.get(metric, {}).get(query_id) for metric in metrics]
-                error = run.errors.get(query_id)
-                rows.append([row, task, run.path.name, query_id, *values, error])
+                rows.append([row, task, run.path.name, query_id, *values, run.errors.get(query_id)])
     return rows
 
 

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +62,8 @@ from sextant.tools.retrievers.base import Retriever
 
 # Seconds until cells that other processes are at are looked at again.
 POLL = 1.0
+# Errors that end a study, before all others.
+GRAVEST_FIRST = (BudgetReached, RunIncomplete, ProviderRefused, DataError)
 # The figures of an estimate, with their decimals.
 FIGURES = {
     "calls": 0,
@@ -92,6 +95,22 @@ class Unfinished(NamedTuple):
     problem: SextantError
 
 
+def explain_cells(results: Sequence[CellResult]) -> tuple[list[str], SextantError | None]:
+    """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
+    unfinished = [
+        Unfinished(result.cell.row, result.cell.task, result.problem)
+        for result in results
+        if result.problem
+    ]
+    if unfinished:
+        return explain(unfinished, len(results))
+    fitting_rows = {result.cell.row for result in results if not result.unfit}
+    for result in results:
+        if result.cell.row not in fitting_rows:
+            return [], UsageError(f"no task fits row {result.cell.row!r}: {result.unfit}")
+    return [], None
+
+
 def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], SextantError | None]:
     """Return a line for each reason why cells are unfinished, and the error that ends the command.
 
@@ -102,25 +121,20 @@ def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], Se
     reasons = dict[str, list[Unfinished]]()
     for cell in unfinished:
         reasons.setdefault(str(cell.problem), []).append(cell)
-    problem = _gravest([alike[0].problem for alike in reasons.values()])
+    lines = []
+    problems = []
+    for reason, (first, *others) in reasons.items():
+        suffix = f" and {len(others)} more" if others else ""
+        lines.append(f"unfinished: {first.row} on {first.task}{suffix}: {reason}")
+        problems.append(first.problem)
+    gravest = max(
+        problems, key=lambda problem: [isinstance(problem, error) for error in GRAVEST_FIRST]
+    )
     total = (
         f"{plural(len(unfinished), 'cell')} of {cells} unfinished, and the same command goes on "
         f"with them"
     )
-    lines = []
-    for reason, alike in reasons.items():
-        first = alike[0]
-        suffix = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        lines.append(f"unfinished: {first.row} on {first.task}{suffix}: {reason}")
-    return lines, problem.saying(f"{total}; the reasons are above")
-
-
-def _gravest(problems: Sequence[SextantError]) -> SextantError:
-    for error_class in (BudgetReached, RunIncomplete, ProviderRefused, DataError):
-        for problem in problems:
-            if isinstance(problem, error_class):
-                return problem
-    return problems[0]
+    return lines, gravest.saying(f"{total}; the reasons are above")
 
 
 class StudyProgress:
@@ -143,10 +157,8 @@ class StudyProgress:
         self._about = about or {}
         self._quiet = quiet
         self._ended = 0
-        self._rows: list[JsonObject] = []
-        for cell in cells:
-            state = {"state": "to come", "run": "", "reason": ""}
-            self._rows.append({"row": cell.row, "task": cell.task, **state})
+        state = {"state": "to come", "run": "", "reason": ""}
+        self._rows = [{"row": cell.row, "task": cell.task, **state} for cell in cells]
         self._write()
 
     def report(self, place: int) -> Callable[..., RunMonitor]:
@@ -171,12 +183,12 @@ class StudyProgress:
     def end(self, place: int, result: CellResult) -> None:
         """Note and print the result of the cell at a place."""
         self._ended += 1
-        text = "does not apply" if result.unfit else "unfinished"
+        state = text = "does not apply" if result.unfit else "unfinished"
         if result.folder:
             run = read_scored_run(result.folder, load_data=False)
+            state = "finished"
             text = number(run.mean(run.metric), unknown="undefined")
-        reason = result.unfit or str(result.problem or "")
-        self._note(place, "finished" if result.folder else text, result.folder, reason)
+        self._note(place, state, result.folder, result.unfit or str(result.problem or ""))
         if not self._quiet:
             cell = result.cell
             count = f"{self._ended} of {len(self._cells)}"
@@ -215,10 +227,8 @@ class SharedRunState:
     def open(self, request: Request) -> LoadedRun:
         """Open a run with the budget, data and retrievers that the study shares."""
         resources = make_resources(request)
-        resources.budget, resources.limiter = (
-            self._budget,
-            self._limiters.setdefault(request.lm, resources.limiter),
-        )
+        resources.budget = self._budget
+        resources.limiter = self._limiters.setdefault(request.lm, resources.limiter)
         resolved, environment = load_task(request, self._load)
         built = {}
         for retriever in resolved.all_retrievers:
@@ -272,8 +282,13 @@ class SharedRunState:
                 earlier_usage.count(self._budget, run.path)
                 bounds = self._bound(request, loaded.environment)
                 return CellResult(cell, run.path, bounds=bounds)
-            if problem := self._find_obstacle(request, loaded):
-                return CellResult(cell, problem=problem)
+            # Another cell has met a refusal, or the budget's end.
+            sources = {request.lm}.union(*map(retrievers.sources, loaded.resolved.all_retrievers))
+            obstacles = [self._out[source] for source in sorted(sources) if source in self._out]
+            if self._unpaid and loaded.resolved.sends:
+                obstacles.append(self._unpaid)
+            if obstacles:
+                return CellResult(cell, problem=obstacles[0])
             result = run_request(request, report, answer=answer, opening=lambda _: loaded)
             problem = result.problem
         except RunBusy:
@@ -283,7 +298,7 @@ class SharedRunState:
         except RunConflict:
             raise
         except UsageError as error:
-            if opened is None and does_not_apply(error):
+            if opened is None and isinstance(error, NotApplicable):
                 return CellResult(cell, unfit=str(error))
             problem = error
         except OSError as fault:
@@ -293,16 +308,6 @@ class SharedRunState:
             self._note(problem, request)
             return CellResult(cell, problem=problem)
         return CellResult(cell, result.folder, bounds=bounds)
-
-    def _find_obstacle(self, request: Request, opened: LoadedRun) -> SextantError | None:
-        """Return why a run cannot be finished in this sitting: another cell has met a
-        refusal, or the budget's end.
-        """
-        sources = {request.lm}.union(*map(retrievers.sources, opened.resolved.all_retrievers))
-        for source in sorted(sources):
-            if source in self._out:
-                return self._out[source]
-        return self._unpaid if opened.resolved.sends else None
 
     def _note(self, problem: SextantError, request: Request) -> None:
         """Keep a problem that the remaining cells would meet, too."""
@@ -324,16 +329,10 @@ class SharedRunState:
     ) -> Mapping[str, float | None]:
         metric = self._metric or environment.metric
         suffix = f", pool {pool}" if pool else ""
-        selection = (
-            request.task,
-            request.data,
-            request.split,
-            request.qrels,
-            request.relevant_from,
-            request.limit,
-            request.query_ids,
+        selection = attrgetter(
+            "task", "data", "split", "qrels", "relevant_from", "limit", "query_ids"
         )
-        if (key := str((*selection, pool))) not in self._bounds:
+        if (key := str((*selection(request), pool))) not in self._bounds:
             self._bounds[key] = {
                 f"{name}{suffix}": bound(bound_kind, metric, environment)
                 for bound_kind, name in KINDS.items()
@@ -349,11 +348,6 @@ class SharedRunState:
             self._budget,
             lambda request: find_existing_run(self.open(request)),
         )
-
-
-def does_not_apply(error: SextantError) -> bool:
-    """Return whether an error says that the row does not fit the task. Any other error is a fault."""
-    return isinstance(error, NotApplicable)
 
 
 def validate_rows(cells: Sequence[StudyCell]) -> None:
@@ -402,18 +396,11 @@ def run_cells(
 def order_cells(cells: Sequence[StudyCell]) -> list[int]:
     """Return the places of the cells in the order in which neighbours share most."""
     tasks = list(dict.fromkeys(cell.task for cell in cells))
+    shared = attrgetter("data", "split", "qrels", "relevant_from", "instruction", "retriever")
 
     def key(number: int) -> tuple[Any, ...]:
-        request = cells[number].request
-        shared = (
-            request.data,
-            request.split,
-            request.qrels,
-            request.relevant_from,
-            request.instruction,
-            request.retriever,
-        )
-        return tasks.index(cells[number].task), *map(str, shared)
+        cell = cells[number]
+        return tasks.index(cell.task), *map(str, shared(cell.request))
 
     return sorted(range(len(cells)), key=key)
 
@@ -425,21 +412,16 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[JsonObject, list[CellRes
     Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
     shop = SharedRunState(cells)
-    by_number = {}
+    estimates = dict[int, JsonObject]()
     results = []
     for position in order_cells(cells):
-        by_number[position], result = _estimate_cell(cells[position], shop)
+        estimates[position], result = _estimate_cell(cells[position], shop)
         results.append(result)
-    estimates = [by_number[number] for number in range(len(cells))]
+    in_order = [estimates[position] for position in range(len(cells))]
     rows = {}
     for row in dict.fromkeys(cell.row for cell in cells):
-        rows[row] = _add([estimate for estimate in estimates if estimate["row"] == row])
-    whole = {
-        "dry_run": True,
-        "cells": estimates,
-        "rows": rows,
-        "all": _add(estimates),
-    }
+        rows[row] = _add([estimate for estimate in in_order if estimate["row"] == row])
+    whole = {"dry_run": True, "cells": in_order, "rows": rows, "all": _add(in_order)}
     return whole, results
 
 
@@ -453,11 +435,9 @@ def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[JsonObject, C
     try:
         estimate |= forecast(cell.request, shop.open)
     except SextantError as error:
-        unfit = does_not_apply(error)
+        unfit = isinstance(error, NotApplicable)
         estimate["state"] = "does not apply" if unfit else "cannot be made"
-        estimate["why"] = str(error)
-        estimate["queries"] = 0
-        estimate |= dict.fromkeys(FIGURES, 0)
+        estimate |= {"why": str(error), "queries": 0, **dict.fromkeys(FIGURES, 0)}
         if unfit:
             return estimate, CellResult(cell, unfit=str(error))
         return estimate, CellResult(cell, problem=error)

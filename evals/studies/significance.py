@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.evals.scoring.metrics import metric_family, orient
+from sextant.evals.scoring.metrics import is_lower_better, metric_family, orient
 from sextant.evals.scoring.statistics import ALPHA, PairedTest, run_tests, subtract_columns
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonObject
@@ -63,7 +63,10 @@ def group_by_family(tasks: Iterable[str], metrics: Metrics) -> dict[str, tuple[s
     """Return the tasks by the family of their metrics, in their order."""
     families: dict[str, list[str]] = {}
     for task in tasks:
-        families.setdefault(metric_family(metrics.get(task, "")), []).append(task)
+        families.setdefault(
+            metric_family(metrics.get(task, "")),
+            [],
+        ).append(task)
     return {family: tuple(members) for family, members in families.items()}
 
 
@@ -73,12 +76,7 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
     contrasts = []
     for row in dict.fromkeys(row for by_row in values.values() for row in by_row):
         if row != baseline:
-            differences = _subtract(
-                values,
-                baseline,
-                row,
-                metrics,
-            )
+            differences = _subtract(values, baseline, row, metrics)
             for members in group_by_family(differences, metrics).values():
                 if len(members) > 1:
                     contrasts.append((row, {task: differences[task] for task in members}))
@@ -97,18 +95,18 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
         signed = []
         for task, by_row in values.items():
             if column := by_row.get(row):
-                signed.append(orient(metrics.get(task, ""), fmean(column.values())))
+                signed.append(
+                    orient(
+                        metrics.get(task, ""),
+                        fmean(column.values()),
+                    )
+                )
         if len(signed) == len(values):
             means[row] = fmean(signed)
     best = max(means, key=means.__getitem__, default="")
     contrasts = []
     for row in means:
-        differences = _subtract(
-            values,
-            best,
-            row,
-            metrics,
-        )
+        differences = _subtract(values, best, row, metrics)
         if row != best and len(differences) == len(values):
             contrasts.append((row, differences))
     return best, {test.row: test for test in _test_together(contrasts, metrics)}
@@ -121,11 +119,10 @@ def _subtract(values: Values, baseline: str, row: str, metrics: Metrics) -> dict
         before = by_row.get(baseline, {})
         after = by_row.get(row, {})
         shared = [query for query in before if query in after]
-        metric = metrics.get(task, "")
-        columns = []
-        for values_of_row in (before, after):
-            columns.append([orient(metric, values_of_row[query]) for query in shared])
         if shared:
+            columns = [[by_query[query] for query in shared] for by_query in (before, after)]
+            if is_lower_better(metrics.get(task, "")):
+                columns.reverse()
             differences[task] = subtract_columns(*columns)
     return differences
 
@@ -136,11 +133,7 @@ def _test_together(
     """Test the contrasts, each a row with its differences on tasks, as a family."""
     results = run_tests([list(differences.values()) for _, differences in contrasts])
     tests = []
-    for (row, differences), result in zip(
-        contrasts,
-        results,
-        strict=True,
-    ):
+    for (row, differences), result in zip(contrasts, results, strict=True):
         names = {metrics.get(task, "") for task in differences}
         metric = names.pop() if len(names) == 1 else metric_family(names.pop())
         tests.append(

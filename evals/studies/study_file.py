@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -64,7 +64,10 @@ class StudyCell(NamedTuple):
 
 def read_study(file: Path) -> StudyFile:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
-    content = files.load_toml(file, f"; {find_page('docs/guide/study.md')} has an example")
+    content = files.load_toml(
+        file,
+        f"; {find_page('docs/guide/study.md')} has an example",
+    )
     try:
         return schemas.build_dataclass(StudyFile, content)
     except ValueError as error:
@@ -88,7 +91,13 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
     first = dict[tuple[str, str], Request]()
     for row, row_fields in rows:
         try:
-            row_cells = _make_cells(study, row, row_fields, shared, tasks)
+            row_cells = _make_cells(
+                study,
+                row,
+                row_fields,
+                shared,
+                tasks,
+            )
         except UsageError as error:
             raise error.saying(f"row {row!r}: {error}") from None
         for cell in row_cells:
@@ -113,14 +122,16 @@ def _make_cells(
     tasks: Sequence[str],
 ) -> list[StudyCell]:
     own_tasks = _list_tasks(study, row_fields["tasks"]) if "tasks" in row_fields else tasks
-    for task in own_tasks:
-        if task not in tasks:
-            raise UnknownName("task of the study", task, tasks)
     settings = {key: value for key, value in row_fields.items() if key not in ("name", "tasks")}
     settings |= shared
     cells = []
     for task in own_tasks:
-        request = cli_options.make_request(Request, _ask_about(task, settings))
+        if task not in tasks:
+            raise UnknownName("task of the study", task, tasks)
+        # `data` is for the other tasks
+        without = {"data"} if environments.is_place(task) else set()
+        of_task = {key: value for key, value in settings.items() if key not in without}
+        request = cli_options.make_request(Request, of_task | {"task": task})
         with suppress(*FAULTS):  # a file that is not there is no reason to refuse the other rows
             request.check_names()
         cells.append(StudyCell(row, task, request))
@@ -134,32 +145,18 @@ def _without_seed(request: Request) -> Request:
 
 def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
     """Return the full names of tasks, or the places of data of the user's own, each once."""
-    data = study.fixed.get("data")
-    tasks = [task for name in files.hide_folders(names) for task in list_tasks(name)]
-    full_names = [
-        task if environments.is_place(task) else environments.locate_task(task, data)[0]
-        for task in tasks
-    ]
-    return list(dict.fromkeys(full_names))
-
-
-def _ask_about(task: str, settings: JsonMapping) -> JsonObject:
-    """Return the fields of a row for a task."""
-    fields_of_row = {**settings, "task": task}
-    if environments.is_place(task):  # `data` is for the other tasks
-        fields_of_row.pop("data", None)
-    return fields_of_row
+    full_names = dict[str, None]()
+    for name in files.hide_folders(names):
+        for task in list_tasks(name):
+            if not environments.is_place(task):
+                task, _ = environments.locate_task(task, study.fixed.get("data"))
+            full_names[task] = None
+    return list(full_names)
 
 
 def list_tasks(name: str) -> list[str]:
-    """Return the tasks of suite/* or suite/*:variant; another task alone."""
-    plain, _, variant = name.partition(":")
-    if not plain.endswith("/*"):
-        return [name]
-    return [
-        f"{plain[:-1]}{task}{variant and ':'}{variant}"
-        for task in environments.suite(plain[:-2]).tasks
-    ]
+    """Return the tasks that a name with a * stands for; a place of data, or another task, alone."""
+    return [name] if environments.is_place(name) else environments.expand_tasks(name)
 
 
 def _expand_rows(study: StudyFile) -> list[JsonObject]:
@@ -184,33 +181,33 @@ def _expand_rows(study: StudyFile) -> list[JsonObject]:
 def _name_rows(study: StudyFile) -> list[tuple[str, JsonObject]]:
     """Return the name and the fields of every row and seed."""
     expanded = _expand_rows(study)
-    unnamed = [_flatten(settings) for settings in expanded if "name" not in settings]
-    differ = _differing_keys(unnamed) or ["program"]
+    flat_rows = [_flatten(settings) for settings in expanded]
+    unnamed = [
+        flat for flat, settings in zip(flat_rows, expanded, strict=True) if "name" not in settings
+    ]
+    keys = dict.fromkeys(key for flat in unnamed for key in flat)
+    differ = [key for key in keys if len({str(flat.get(key)) for flat in unnamed}) > 1]
     named = []
-    for settings in expanded:
-        name = settings.get("name") or _describe(_flatten(settings), differ)
-        named.append((str(name), settings))
+    for flat, settings in zip(flat_rows, expanded, strict=True):
+        words = []
+        for key in differ or ["program"]:
+            if key in flat:
+                label = "" if key in _PLAIN else f"{key.removesuffix('=')}="
+                words.append(f"{label}{flat[key]}")
+        described = files.hide_folders(" ".join(words) or str(flat.get("program", "")))
+        named.append((str(settings.get("name") or described), settings))
     return named
-
-
-def _differing_keys(rows: Sequence[JsonMapping]) -> list[str]:
-    keys = dict.fromkeys(key for row in rows for key in row)
-    return [key for key in keys if len({str(row.get(key)) for row in rows}) > 1]
 
 
 def _multiply(row_fields: JsonMapping) -> list[JsonObject]:
     """Return the fields with each combination of the values that are listed for them."""
     choices = []
     for key, value in row_fields.items():
-        values = value if _is_listed(key, value) else [value]
-        choices.append([(key, choice) for choice in values])
+        is_listed = isinstance(value, list) and (
+            key not in _LISTS or any(isinstance(element, list) for element in value)
+        )
+        choices.append([(key, choice) for choice in (value if is_listed else [value])])
     return [dict(chosen) for chosen in product(*choices)]
-
-
-def _is_listed(key: str, value: Any) -> bool:
-    if not isinstance(value, list):
-        return False
-    return key not in _LISTS or any(isinstance(element, list) for element in value)
 
 
 def _flatten(settings: JsonMapping) -> JsonObject:
@@ -223,15 +220,3 @@ def _flatten(settings: JsonMapping) -> JsonObject:
         f"{key}=": value for key, value in settings["parameters"].items() if key != "seed"
     }
     return options | parameters
-
-
-def _describe(flat: JsonMapping, differ: Sequence[str]) -> str:
-    words = []
-    for key in differ:
-        if key not in flat:
-            continue
-        if key in _PLAIN:
-            words.append(str(flat[key]))
-        else:
-            words.append(f"{key.removesuffix('=')}={flat[key]}")
-    return str(files.hide_folders(" ".join(words) or str(flat.get("program", ""))))

@@ -384,7 +384,7 @@ def test_a_folder_of_ones_own_stands_beside_miniatures(tmp_path):
 def run_cells(file, runs):
     """What came of the cells of a study, without its report; the lines on those that are unfinished, and the error."""
     made = work.run_cells(study_file.expand_cells(study_file.read_study(file), runs))
-    return made, *module.explain(made)
+    return made, *work.explain_cells(made)
 
 
 def test_a_retriever_that_is_refused_keeps_no_other_retriever_of_the_same_model_from_being_run(
