@@ -25,10 +25,10 @@ def pool_size(environment: Environment) -> float:
     """Return the mean number of documents that are ranked for a query: its pool, or the
     corpus without exclusions.
     """
-    corpus_size = len(environment.documents)
+    size = len(environment.documents)
     return fmean(
-        corpus_size - len(q.excluded) if q.candidates is None else len(q.candidates)
-        for q in environment.queries
+        size - len(query.excluded) if query.candidates is None else len(query.candidates)
+        for query in environment.queries
     )
 
 
@@ -41,7 +41,11 @@ def lexical_overlap(environment: Environment) -> float | None:
     """
     shares = []
     for query in environment.queries:
-        shares += word_overlaps(environment, query, relevant_documents(environment, query))
+        shares += word_overlaps(
+            environment,
+            query,
+            relevant_documents(environment, query),
+        )
     # There are none if the judgements are of units that are not documents.
     return fmean(shares) if shares else None
 
@@ -88,23 +92,23 @@ def passages_cut_alike(environment: Environment) -> float | None:
 
     None for a task whose documents were never cut. CRUMB's Figure 2 shows how they are.
     """
-    whole = environments.load(f"{environment.task}:document", environment.data, environment.split)
+    whole = environments.load(
+        f"{environment.task}:document",
+        environment.data,
+        environment.split,
+    )
     # Documents have one name in both variants of a release, and two of ours.
     corpus = (whole.released or whole).documents
     passages = (environment.released or environment).documents
     count = bert_tokens()
     cut = set[tuple[str, str]]()
     for document in islice(corpus.stream(), 1000):
-        for text in chunks(document.text, count):
-            cut.add((document.doc_id, text))
+        cut.update((document.doc_id, text) for text in chunks(document.text, count))
     parents = {parent for parent, _ in cut}
-    released = set[tuple[str, str]]()
-    for passage in passages.stream():
-        if passage.parent in parents:
-            released.add((passage.parent, passage.text))
-    if not released:
-        return None
-    return len(released & cut) / len(released)
+    released = {
+        (passage.parent, passage.text) for passage in passages.stream() if passage.parent in parents
+    }
+    return len(released & cut) / len(released) if released else None
 
 
 # What a table of statistics may ask for by name. To add one, write it above and name it here.
@@ -139,19 +143,27 @@ def compute_statistics(environment: Environment, names: Iterable[str]) -> dict[s
     relevant documents. `binary` takes the labels that are released for recall; None if
     there are none.
     """
-    return {
-        name: STATISTICS[name](environment) if name in STATISTICS else _count(environment, name)
-        for name in names
-    }
-
-
-def _count(environment: Environment, name: str) -> float | None:
-    judgements_name, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
-    judgements = environment.judgements.get(judgements_name)
-    qrels = judgements and (judgements.binary if binary else judgements.qrels)
-    if not judgements or not qrels:
-        return None
-    return fmean(sum(map(judgements.is_relevant, grades.values())) for grades in qrels.values())
+    statistics = dict[str, Value]()
+    for name in names:
+        if name in STATISTICS:
+            statistics[name] = STATISTICS[name](environment)
+            continue
+        judged_by, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
+        judgements = environment.judgements.get(judged_by)
+        qrels = judgements and (judgements.binary if binary else judgements.qrels)
+        statistics[name] = None
+        if judgements and qrels:
+            counts = [
+                sum(
+                    map(
+                        judgements.is_relevant,
+                        row.values(),
+                    )
+                )
+                for row in qrels.values()
+            ]
+            statistics[name] = fmean(counts)
+    return statistics
 
 
 def hard_negatives(environment: Environment, query: Query) -> set[str]:
@@ -192,14 +204,17 @@ def reciprocal_ranks(
         for rank, doc_id in enumerate(rankings[query.query_id], start=1):
             if doc_id not in right:
                 (hard if doc_id in tempting else unrelated).append(1 / rank)
-    return (fmean(hard) if hard else 0.0), (fmean(unrelated) if unrelated else 0.0)
+    return fmean(hard or [0.0]), fmean(unrelated or [0.0])
 
 
 def word_shares(environment: Environment) -> dict[str, float]:
     """Return the share of each word, without stop words, in all words of a task's queries and
     documents.
     """
-    texts = chain((query.text for query in environment.queries), environment.documents.texts())
+    texts = chain(
+        (query.text for query in environment.queries),
+        environment.documents.texts(),
+    )
     counts = Counter(chain.from_iterable(map(content_words, texts)))
     every = counts.total()
     return {word: count / every for word, count in counts.items()}

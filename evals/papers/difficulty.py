@@ -31,19 +31,15 @@ def overlap(environment: Environment, query: Query, doc_ids: Iterable[str]) -> f
     return fmean(shares) if shares else 0.0
 
 
-def _overlap_with_relevant(environment: Environment, query: Query) -> float:
-    return overlap(environment, query, relevant_documents(environment, query))
-
-
-def _overlap_with_pool(environment: Environment, query: Query) -> float:
-    return overlap(environment, query, query.candidates or ())
-
-
 # Feature -> its value for a query; FACET_COUNT comes from a build.
 FEATURES: Mapping[str, Feature] = {
     "query words": lambda _, query: len(query.text.split()),
-    "overlap with relevant": _overlap_with_relevant,
-    "overlap with pool": _overlap_with_pool,
+    "overlap with relevant": lambda environment, query: overlap(
+        environment, query, relevant_documents(environment, query)
+    ),
+    "overlap with pool": lambda environment, query: overlap(
+        environment, query, query.candidates or ()
+    ),
     "pool size": lambda _, query: len(query.candidates or ()),
 }
 

@@ -66,11 +66,7 @@ class MissingRow:
 
 def list_needs(system: JsonMapping) -> list[str]:
     """Return the model and the retrievers of a system, the retrievers of its pool included."""
-    needs = [
-        system.get("retriever"),
-        system.get("parameters", {}).get("ties"),
-        system.get("lm"),
-    ]
+    needs = [system.get("retriever"), system.get("parameters", {}).get("ties"), system.get("lm")]
     if "pool" in system:
         pool = read_pool(system["pool"], retrievers.canonicalize(system["retriever"]))
         needs += map(str, pool.parts)
@@ -150,7 +146,14 @@ def _explain_lack(system: JsonMapping, cell: PaperCell, table: PaperTable) -> Mi
     served = f"{model}@http://HOST:PORT/v1"
     command = f"sextant reproduce {table.name} --lm {served}"
     return MissingRow(
-        f"{lacks} ({model})", command, served, _list_readings(system["lm"], system, cell)
+        f"{lacks} ({model})",
+        command,
+        served,
+        _list_readings(
+            system["lm"],
+            system,
+            cell,
+        ),
     )
 
 
@@ -160,11 +163,21 @@ def _explain_need(need: str, system: JsonMapping, cell: PaperCell, table: PaperT
     readings = _list_readings(need, system, cell)
     if key := name_key(need):
         missing = f"a key of {need.removeprefix('api:')}"
-        return MissingRow(missing, f"export {key}=...; {make}", need, readings)
+        return MissingRow(
+            missing,
+            f"export {key}=...; {make}",
+            need,
+            readings,
+        )
     model = need.partition(":")[2].partition("(")[0]
     # Its details are of what size it is, and what licence or base model it needs.
     missing = f"the weights of {model} ({model_table.rows()[model].needs})"
-    return MissingRow(missing, f"hf download {model}; {make}", need, readings)
+    return MissingRow(
+        missing,
+        f"hf download {model}; {make}",
+        need,
+        readings,
+    )
 
 
 def lay_out_missing(rows: Iterable[MissingRow]) -> list[TerminalBlock]:
@@ -175,14 +188,11 @@ def lay_out_missing(rows: Iterable[MissingRow]) -> list[TerminalBlock]:
     for row in rows:
         # "Snowflake | Query-to-Doc" is Snowflake in another table.
         names = dict.fromkeys(name.partition(" | ")[0] for name in row.rows)
-        named = f"{', '.join(names)} ({', '.join(row.tables)})"
-        lines.append(f"{_show_cost(*row.cost())}{row.missing}: {named}")
+        usd, gpu_hours = row.cost()
+        cost = ""
+        if usd is not None:
+            cost = f"${ceil(usd * 100) / 100:,.2f}" if usd < 10 else f"${usd:,.0f}"
+            cost += ": " if gpu_hours is None else f", {ceil(gpu_hours * 10) / 10} h: "
+        lines.append(f"{cost}{row.missing}: {', '.join(names)} ({', '.join(row.tables)})")
         lines.append(CommandLine("   ", row.command))
     return lines
-
-
-def _show_cost(usd: float | None, gpu_hours: float | None) -> str:
-    if usd is None:
-        return ""
-    dollars = f"${ceil(usd * 100) / 100:,.2f}" if usd < 10 else f"${usd:,.0f}"
-    return f"{dollars}: " if gpu_hours is None else f"{dollars}, {ceil(gpu_hours * 10) / 10} h: "

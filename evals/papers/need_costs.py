@@ -61,7 +61,11 @@ def estimate_dollars(need: str, readings: Iterable[Reading]) -> tuple[float | No
         return read * row.price / 1e6, None
     if price := prices.price(need):
         return price.of(read, 0, written), None
-    size = re.search(r"([\d.]+)([bm])\b", row.needs if row else need, re.I)
+    size = re.search(
+        r"([\d.]+)([bm])\b",
+        row.needs if row else need,
+        re.I,
+    )
     if not size or not (row or "@" in need):
         return None, None
     parameters = float(size[1]) * (1e9 if size[2] in "bB" else 1e6)
@@ -80,9 +84,15 @@ def _count_tokens(reading: Reading, longest: float) -> tuple[float, float]:
         or figures.get("document words", PADDED_WORDS) / WORDS_A_TOKEN
     )
     if not reading.program:
-        documents = figures.get("documents") or queries * figures.get("pool size", LADDER)
+        documents = figures.get("documents") or queries * figures.get(
+            "pool size",
+            LADDER,
+        )
         return documents * min(document, longest), 0
-    calls, shown = _CALLS.get(reading.program, (1, 0))
+    calls, shown = _CALLS.get(
+        reading.program,
+        (1, 0),
+    )
     return queries * (calls * PROMPT + shown * document), queries * calls * ANSWER
 
 

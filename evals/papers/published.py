@@ -69,36 +69,18 @@ def published_values_for(config: JsonMapping) -> dict[str, PaperFigure]:
     `config` is a run's config.json. Comparable is a run over the whole of the fetched release, on
     the queries that the paper reports, as the paper asked them; a miniature or a folder never is.
     """
-    name = _paper_system(config)
-    if name is None or not _is_comparable(config):
-        return {}
-    judgements = config[PROVENANCE]["judgements"]
-    key = (
-        config["task"],
-        name,
-        config["split"],
-    )
+    task = config["task"]
+    system = (config["program"], config["retriever"]["name"], config["lm"]["name"])
+    names = [SYSTEMS.get((of, *system)) for of in (task.partition(":")[0], task.partition("/")[0])]
     by_metric: dict[str, PaperFigure] = {}
+    if not any(names) or not _is_comparable(config):
+        return by_metric
+    key = (task, names[0] or names[1], config["split"])
     for figure in figures():
-        same_run = (
-            figure.task,
-            figure.system,
-            figure.split,
-        ) == key
-        if same_run and figure.judgements in ("", judgements):
+        is_same_run = (figure.task, figure.system, figure.split) == key
+        if is_same_run and figure.judgements in ("", config[PROVENANCE]["judgements"]):
             by_metric.setdefault(figure.metric, figure)
     return by_metric
-
-
-def _paper_system(config: JsonMapping) -> str | None:
-    """Return the papers' name for the system of a run, if they have it."""
-    system = (
-        config["program"],
-        config["retriever"]["name"],
-        config["lm"]["name"],
-    )
-    task = config["task"].partition(":")[0]
-    return SYSTEMS.get((task, *system)) or SYSTEMS.get((task.partition("/")[0], *system))
 
 
 def _is_comparable(config: JsonMapping) -> bool:

@@ -81,16 +81,22 @@ def sections() -> dict[str, PaperTable]:
         ]
         for name, settings in content.items():
             settings["system"] = list(_by_size(settings.get("system", ())))
+            cells = []
+            for cell in _cells(path.stem, name, settings):
+                for row in settings.get("lacking", ()):
+                    # An explanation, and the command that makes the cell.
+                    keys = row.keys() - {"why", "make"}
+                    if not cell.lacks and all(getattr(cell, key) == row[key] for key in keys):
+                        cell = replace(cell, lacks=row["why"])
+                cells.append(cell)
+            systems = (*settings["system"], *shared)
             table = PaperTable(
                 f"{path.stem}/{name}",
                 settings,
-                (*settings["system"], *shared),
+                systems,
+                tuple(cells),
             )
-            cells = (
-                replace(cell, lacks=_lacks(cell, settings))
-                for cell in _cells(path.stem, name, settings)
-            )
-            tables[table.name] = replace(table, cells=tuple(cells))
+            tables[table.name] = table
     return tables
 
 
@@ -116,10 +122,7 @@ def _by_size(systems: Iterable[JsonMapping]) -> Iterator[JsonMapping]:
 def _cells(suite: str, name: str, settings: JsonMapping) -> Iterator[PaperCell]:
     yield from _figure_cells(suite, name, settings)
     split = settings.get("split", "test")
-    by_system = {
-        "": settings.get("statistics", {}),
-        **settings.get("published", {}),
-    }
+    by_system = {"": settings.get("statistics", {}), **settings.get("published", {})}
     printed = set()
     for system, by_task in by_system.items():
         for task, values in by_task.items():
@@ -147,9 +150,7 @@ def add_tasks(table: PaperTable, tasks: Iterable[str]) -> PaperTable:
 
     UsageError for a table whose tasks are fixed.
     """
-    if not tasks:
-        return table
-    if not _takes_tasks(table):
+    if tasks and not _takes_tasks(table):
         names = [section.name for section in sections().values() if _takes_tasks(section)]
         raise UsageError(
             f"{table.name} takes no further tasks; with --task can be made {', '.join(names)}"
@@ -167,26 +168,19 @@ def _figure_cells(suite: str, name: str, settings: JsonMapping) -> Iterator[Pape
     tables = settings.get("from", [name.replace("table", "Table ")])
     our_names = settings.get("metrics", {})
     for figure in figures():
-        if not figure.task.startswith(f"{suite}/") or figure.table not in tables:
-            continue
-        if figure.metric not in settings.get("only", [figure.metric]):
-            continue
-        if figure.task not in settings.get("tasks", [figure.task]):
-            continue
-        yield PaperCell(
-            figure.system,
-            figure.task,
-            our_names.get(figure.metric, figure.metric),
-            figure.split,
-            figure.judgements,
-            figure.value,
-            figure.error,
-            figure.note,
-        )
-
-
-def _lacks(cell: PaperCell, settings: JsonMapping) -> str:
-    for row in settings.get("lacking", ()):
-        if all(getattr(cell, key) == row[key] for key in (row.keys() - {"why", "make"})):
-            return str(row["why"])
-    return ""
+        if (
+            figure.task.startswith(f"{suite}/")
+            and figure.table in tables
+            and figure.metric in settings.get("only", [figure.metric])
+            and figure.task in settings.get("tasks", [figure.task])
+        ):
+            yield PaperCell(
+                figure.system,
+                figure.task,
+                our_names.get(figure.metric, figure.metric),
+                figure.split,
+                figure.judgements,
+                figure.value,
+                figure.error,
+                figure.note,
+            )

@@ -60,9 +60,17 @@ def reproduce_table(
         conditions[option] = _match_tasks(section, conditions.get(option, ()))
     table = ReproducedTable(section, ReproductionSettings(**conditions))
     if dry_run:
-        return _estimate(table)
+        if not table.runs:
+            return CommandResult({}, ["it takes no run"])
+        with announced(f"estimating {plural(len(table.runs), 'cell')}"):
+            estimate, _ = estimate_cells(table.runs)
+        return CommandResult(estimate, lay_out_ahead(estimate))
     head = table.section.about
-    notes = _notes(table)
+    notes = [*table.warnings(), *head.get("notes", [])]
+    if "marked" in head:
+        notes.append(MARKS)
+    if "lacks" in head:
+        notes.append(f"it cannot be made: {head['lacks']}")
     cells = list(table.cells())
     about = (name, head["title"], notes, cells)
     blocks = lay_out(*about)
@@ -87,10 +95,7 @@ def reproduce_table(
     return CommandResult(result, blocks, problem, failed, reasons)
 
 
-def _match_tasks(
-    section: PaperTable,
-    given: Iterable[tuple[str, str]],
-) -> dict[str, Path]:
+def _match_tasks(section: PaperTable, given: Iterable[tuple[str, str]]) -> dict[str, Path]:
     """Return the files by the full names of the table's tasks; UnknownName for another task."""
     tasks = list(dict.fromkeys(cell.task for cell in section.cells))
     matched = {}
@@ -100,24 +105,6 @@ def _match_tasks(
             raise UnknownName(f"task of {section.name}", name, tasks)
         matched[full_names[0]] = Path(path)
     return matched
-
-
-def _estimate(table: ReproducedTable) -> CommandResult:
-    if not table.runs:
-        return CommandResult({}, ["it takes no run"])
-    with announced(f"estimating {plural(len(table.runs), 'cell')}"):
-        estimate, _ = estimate_cells(table.runs)
-    return CommandResult(estimate, lay_out_ahead(estimate))
-
-
-def _notes(table: ReproducedTable) -> list[str]:
-    head = table.section.about
-    notes = [*table.warnings(), *head.get("notes", [])]
-    if "marked" in head:
-        notes.append(MARKS)
-    if "lacks" in head:
-        notes.append(f"it cannot be made: {head['lacks']}")
-    return notes
 
 
 def _describe(section: PaperTable) -> JsonObject:
@@ -140,13 +127,13 @@ def _list(rows: Iterable[JsonMapping]) -> list[TerminalBlock]:
     items = []
     for row in rows:
         missing = [task for task, fetched in row["data"].items() if not fetched]
-        said = {
+        details = {
             "data to fetch": ", ".join(missing),
             "it cost the authors": row["price"],
             "it cannot be made": row["why"],
         }
         items.append((row["name"], f"{row['title']} ({plural(row['cells'], 'cell')})"))
-        items += [("", f"{label}: {text}") for label, text in said.items() if text]
+        items += [("", f"{label}: {text}") for label, text in details.items() if text]
     return [
         DefinitionList(items),
         "keys and weights that are not here, and for how much: --missing",

@@ -62,25 +62,29 @@ def make_panels(cells: Sequence[TableCell], settings: Mapping[str, str]) -> list
         return []
     if settings["kind"] == "gaps":
         return [_gaps_panel(cells, settings["x"])]
+    is_change = "change" in settings
     panels: dict[str, Panel] = {}
     for side in SIDES:
-        values = {
-            (
-                cell.system,
-                cell.task,
-                cell.metric,
-            ): getattr(cell, side)
-            for cell in cells
-        }
-        for key, value in values.items():
-            labels = _label(*key)
-            if "change" in settings:
-                before = values.get((labels["base"], *key[1:]))
+        values = {cell[:3]: getattr(cell, side) for cell in cells}
+        for (system, task, metric), value in values.items():
+            base, _, variant = system.partition(" | ")
+            labels = {
+                "base": base,
+                "variant": variant or "as it is",
+                "metric": metric,
+                "task": task.partition("/")[2].replace("*", "mean"),
+            }
+            if is_change:
+                before = values.get((base, task, metric))
                 is_changed = labels["variant"] == settings["change"]
                 value = value - before if is_changed and None not in (value, before) else None
             if value is not None:
                 title = ", ".join(filter(None, [side, labels.get(settings.get("panels", ""), "")]))
-                panel = panels.setdefault(title, _new_panel(settings, title))
+                panel = Panel("", settings.get("value", ""), [], title=title, zero=is_change)
+                if settings["kind"] == "pools":
+                    panel.x = "documents in the pool"
+                    panel.scale = {"value": "log"}
+                panel = panels.setdefault(title, panel)
                 column = labels[settings["columns"]]
                 _add_point(
                     panel,
@@ -90,20 +94,6 @@ def make_panels(cells: Sequence[TableCell], settings: Mapping[str, str]) -> list
                     value,
                 )
     return list(panels.values())
-
-
-def _new_panel(settings: Mapping[str, str], title: str) -> Panel:
-    panel = Panel(
-        "",
-        settings.get("value", ""),
-        [],
-        title=title,
-        zero="change" in settings,
-    )
-    if settings["kind"] == "pools":
-        panel.x = "documents in the pool"
-        panel.scale = {"value": "log"}
-    return panel
 
 
 def _add_point(panel: Panel, kind: str, row: str, column: str, value: float) -> None:
@@ -124,28 +114,13 @@ def _add_point(panel: Panel, kind: str, row: str, column: str, value: float) -> 
     line.points.sort()
 
 
-def _label(system: str, task: str, metric: str) -> dict[str, str]:
-    base, _, variant = system.partition(" | ")
-    return {
-        "base": base,
-        "variant": variant or "as it is",
-        "metric": metric,
-        "task": task.partition("/")[2].replace("*", "mean"),
-    }
-
-
 def _gaps_panel(cells: Sequence[TableCell], ceiling: str) -> Panel:
     """Return a point for each task, of the paper and of ours: x is the value of the system `ceiling`,
     y the best value of systems of other names.
 
     A name that begins with `ceiling` is a variant of it, and left out.
     """
-    panel = Panel(
-        f"nDCG@10 of {ceiling}",
-        "nDCG@10 of the best of the others",
-        [],
-        diagonal=True,
-    )
+    panel = Panel(f"nDCG@10 of {ceiling}", "nDCG@10 of the best of the others", [], diagonal=True)
     for number, side in enumerate(SIDES):
         points = []
         for task in dict.fromkeys(cell.task for cell in cells):
@@ -153,12 +128,11 @@ def _gaps_panel(cells: Sequence[TableCell], ceiling: str) -> Panel:
             values = {system: value for system, value in values.items() if value is not None}
             rivals = [value for system, value in values.items() if not system.startswith(ceiling)]
             if ceiling in values and rivals:
-                name = task.partition("/")[2]
                 points.append(
                     Point(
                         values[ceiling],
                         max(rivals),
-                        label=name,
+                        label=task.partition("/")[2],
                     )
                 )
         if points:

@@ -82,8 +82,17 @@ def save_page(
     """Write the table as index.html, report.md, and as CSV and LaTeX in tables/; return the files."""
     table = make_table(name, title, cells)
     section = ReportSection(table.stem, title, [table])
-    report = Report(_count(notes, cells), [*notes], [section], title=f"{name}: {title}")
+    report = Report(
+        _count(notes, cells),
+        [*notes],
+        [section],
+        title=f"{name}: {title}",
+    )
     report.legend = False
     alone = replace(table, notes=[*notes, *table.notes])
     disk.mkdir_private(folder)
-    return report_page.write(report, folder, {f"tables/{table.stem}.tex": alone.to_latex()})
+    return report_page.write(
+        report,
+        folder,
+        {f"tables/{table.stem}.tex": alone.to_latex()},
+    )

@@ -116,8 +116,7 @@ class ReproducedTable:
     def results(self) -> dict[str, CellResult]:
         """The results of its runs, by request."""
         runs = self.runs
-        progress = StudyProgress(runs, quiet=self.conditions.quiet)
-        results = run_cells(runs, progress) if runs else []
+        results = run_cells(runs, StudyProgress(runs, quiet=self.conditions.quiet)) if runs else []
         return {repr(result.cell.request): result for result in results}
 
     def cells(self) -> Iterator[TableCell]:
@@ -225,21 +224,22 @@ class ReproducedTable:
             return summarise_facets(counts, query_ids, cell.metric)
         statistic, _, other_task = cell.metric.partition(" ")
         if statistic == "jaccard":
-            other = self.load(other_task, cell.split)
-            return weighted_jaccard(word_shares(environment), word_shares(other))
+            return weighted_jaccard(
+                word_shares(environment), word_shares(self.load(other_task, cell.split))
+            )
         return compute_statistics(environment, [cell.metric])[cell.metric]
 
     def _measure(self, cell: PaperCell, task: str) -> ReproducedCell:
         """Return a cell's value on a task, None if it is undefined."""
         system = self.section.system(cell)
         if "bound" in system:
-            environment = self.load(task, cell.split)
-            return ReproducedCell(bound(system["bound"], cell.metric, environment))
+            return ReproducedCell(bound(system["bound"], cell.metric, self.load(task, cell.split)))
         if "mean_of" in system:
             return self._regress(cell, task)
         run, stand_ins = self._find(cell, task)
-        lines = self._list_deviations(run, system)
-        return ReproducedCell(self._read_value(run, cell, task), stand_ins, tuple(lines))
+        return ReproducedCell(
+            self._read_value(run, cell, task), stand_ins, tuple(self._list_deviations(run, system))
+        )
 
     def _list_deviations(self, run: ScoredRun, system: JsonMapping) -> list[str]:
         """Return how a run differs from the paper's system, and what its pool gives away.
