@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -48,21 +48,14 @@ from sextant.evals.scoring.statistics import estimate_mean, resampled_mean
 from sextant.programs import describe_deviations
 from sextant.tools.errors import DataError, RunIncomplete, SextantError
 from sextant.tools.platform import files
-from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.platform.number_format import choose_verb, plural, queries
 from sextant.tools.platform.result_table import write_csv
 from sextant.tools.pool_kinds import describe_signs
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, usage_from_json, usage_json
 
-# Files whose digests scores.json has, in their order there.
-_DIGESTED = (
-    run_folder.OUTCOMES_FILE,
-    run_folder.JUDGED_FILE,
-    run_folder.TREC_FILE,
-    run_folder.VALUES_FILE,
-)
+# Files whose digests scores.json has after that of the outcomes, in their order there.
+_WRITTEN = (run_folder.JUDGED_FILE, run_folder.TREC_FILE, run_folder.VALUES_FILE)
 KINDS = 5  # of failures that are told, the commonest first
-_STANDING = bytes(set(range(ord("!"), ord("~") + 1)) - {ord("%")})  # in ids of TREC files
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
@@ -78,29 +71,30 @@ def score(
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
     query_ids = [query.query_id for query in environment.queries]
-    _require_answered(path, query_ids, outcomes)
+    if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
+        unanswered = (
+            f"{len(pending)} of {queries(len(query_ids))} of {path} {choose_verb(len(pending))} "
+            f"unanswered, e.g. {pending[0]!r}"
+        )
+        raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
     digests = {run_folder.OUTCOMES_FILE: run_folder.start_digest(path / run_folder.OUTCOMES_FILE)}
     sums = PartialScores(config, environment)
     figures = FigureMeans(environment.metric, config["depth"])
-    with ExitStack() as stack:
-        drafts = {
-            name: stack.enter_context(run_folder.writing(path / name))
-            for name in (run_folder.TREC_FILE, run_folder.JUDGED_FILE)
-        }
-        _score_queries(path, sums, outcomes, drafts, figures)
-        for name, draft in drafts.items():
-            draft.flush()
-            digests[name] = run_folder.start_digest(Path(draft.name))
-        closing = stack.pop_all()
-    # Of the size of all outcomes: what follows is computed while they are brought to the disk.
-    closed = start_thread(closing.close)
+    with (
+        run_folder.writing(path / run_folder.TREC_FILE) as trec,
+        run_folder.writing(path / run_folder.JUDGED_FILE) as judged,
+    ):
+        _score_queries(path, sums, outcomes, trec, judged, figures)
     _write_columns(path / run_folder.VALUES_FILE, sums.columns, sums.errors)
-    digests[run_folder.VALUES_FILE] = run_folder.start_digest(path / run_folder.VALUES_FILE)
+    for name in _WRITTEN:
+        digests[name] = run_folder.start_digest(path / name)
     pooled = environment.judgements.get(POOLED)
     rankings = {}
     if pooled:  # else nothing is read a second time
         rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
-    candidates = _largest_candidate_pool(environment)
+    pools = [query.candidates for query in environment.queries if query.candidates is not None]
+    has_pools = pools and len(pools) == len(environment.queries)
+    candidates = max(map(len, pools)) if has_pools else None
     metric_code = {
         name: digest_metric_code(name) for name in environment.metrics if is_custom(name)
     }
@@ -115,23 +109,13 @@ def score(
         "notes": _list_notes(config, environment, candidates, summary["notes"]),
     }
     made_of = {"config": run_folder.digest(config)}
-    closed.result()
-    made_of |= {name: digests[name].result() for name in _DIGESTED}
+    made_of |= {name: digest.result() for name, digest in digests.items()}
     scores = run_folder.seal_scores(files.hide_folders(scores) | {"made_of": made_of})
-    run_folder.write(path / run_folder.SCORES_FILE, json.dumps(scores, indent=2) + "\n")
+    run_folder.write(
+        path / run_folder.SCORES_FILE,
+        json.dumps(scores, indent=2) + "\n",
+    )
     return scores
-
-
-def _require_answered(
-    path: Path, query_ids: Sequence[str], outcomes: run_folder.JsonlIndex
-) -> None:
-    pending = [query_id for query_id in query_ids if query_id not in outcomes]
-    if pending:
-        unanswered = (
-            f"{len(pending)} of {queries(len(query_ids))} of {path} {choose_verb(len(pending))} "
-            f"unanswered, e.g. {pending[0]!r}"
-        )
-        raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
 
 
 def _list_notes(
@@ -140,7 +124,9 @@ def _list_notes(
     candidates: int | None,
     tally_notes: Sequence[str],
 ) -> list[str]:
-    """Return what a reader of the scores should know; `candidates` as in `_largest_candidate_pool`."""
+    """Return what a reader of the scores should know; `candidates` is the size of the
+    largest pool, if all queries have some.
+    """
     notes = [f"Warning: {warning}" for warning in environment.warnings]
     if environment.split_note:
         notes.append(environment.split_note)
@@ -151,11 +137,22 @@ def _list_notes(
             f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
         )
     deviations = describe_deviations(config, has_candidates=candidates is not None)
-    signs = describe_signs(config)
-    relevance = _describe_relevance(environment)
-    notes += filter(None, (describe_resuming(config), deviations, signs, relevance))
+    notes += filter(
+        None,
+        (
+            describe_resuming(config),
+            deviations,
+            describe_signs(config),
+            _describe_relevance(environment),
+        ),
+    )
     imported = config.get("imported") or {}
-    return [*notes, *tally_notes, *environment.notes, *imported.get("notes", ())]
+    return [
+        *notes,
+        *tally_notes,
+        *environment.notes,
+        *imported.get("notes", ()),
+    ]
 
 
 def _describe_relevance(environment: Environment) -> str:
@@ -176,20 +173,12 @@ def _write_columns(path: Path, values: Values, errors: Mapping[str, str]) -> Non
     """Write scores.csv: a row a query, a column a metric."""
     rows = [["query_id", *values, "error"]]
     for query_id, error in errors.items():
-        row = [query_id]
-        for column in values.values():
-            value = column[query_id]
-            row.append("" if value is None else repr(value))
+        cells = [column[query_id] for column in values.values()]
+        row = ["" if value is None else repr(value) for value in cells]
         # A lone carriage return is not quoted, and would be read as the end of the row.
-        row.append(error.replace("\r", " "))
-        rows.append(row)
+        rows.append([query_id, *row, error.replace("\r", " ")])
     with run_folder.writing(path) as file:
         write_csv(file, rows)
-
-
-def _largest_candidate_pool(environment: Environment) -> int | None:
-    sizes = [len(query.candidates) for query in environment.queries if query.candidates is not None]
-    return max(sizes) if sizes and len(sizes) == len(environment.queries) else None
 
 
 def rescore(
@@ -213,37 +202,29 @@ def _score_queries(
     path: Path,
     sums: "PartialScores",
     outcomes: run_folder.JsonlIndex,
-    drafts: Mapping[str, TextIO],
+    trec: TextIO,
+    judged: TextIO,
     figures: FigureMeans,
 ) -> None:
-    """Score each query, and write its lines of run.trec and attribution.jsonl to `drafts`."""
+    """Score each query, and write its lines of run.trec and attribution.jsonl."""
     environment = sums.environment
-    trec = drafts[run_folder.TREC_FILE].buffer
-    release_ids = environment.release_ids
     rows = outcomes.rows(query.query_id for query in environment.queries)
     for query, outcome in zip(environment.queries, rows, strict=True):
         # A sealed ranking was checked when it was written.
         if "digest" not in outcome:
-            _check_ranking(outcome, query, environment, path)
+            try:
+                run_folder.check_ranking(outcome["ranking"], query, environment.documents)
+            except run_folder.InvalidRanking as wrong:
+                file = path / run_folder.OUTCOMES_FILE
+                raise DataError(
+                    f"{file}, query {query.query_id!r}: {wrong}; {run_folder.MEND}"
+                ) from None
         units, row = sums.add(query, outcome, outcomes)
-        released = [release_ids.get(unit, unit) for unit in units] if release_ids else units
+        released = [environment.release_ids.get(unit, unit) for unit in units]
         lines = trec_lines(query.query_id, released, path.name)
-        trec.write(lines.encode("utf-8", "backslashreplace"))
+        trec.buffer.write(lines.encode("utf-8", "backslashreplace"))
         figures.add(outcome, row)
-        drafts[run_folder.JUDGED_FILE].write(files.dumps(row) + "\n")
-
-
-def _check_ranking(
-    outcome: run_folder.Outcome,
-    query: Query,
-    environment: Environment,
-    path: Path,
-) -> None:
-    try:
-        run_folder.check_ranking(outcome["ranking"], query, environment.documents)
-    except run_folder.InvalidRanking as wrong:
-        file = path / run_folder.OUTCOMES_FILE
-        raise DataError(f"{file}, query {query.query_id!r}: {wrong}; {run_folder.MEND}") from None
+        judged.write(files.dumps(row) + "\n")
 
 
 def summarise_unfinished(
@@ -255,13 +236,14 @@ def summarise_unfinished(
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
     asked = environment.asking(query_ids=answered, limit=len(answered))  # which may be none
     sums = PartialScores(config, asked)
-    for query in sums.environment.queries:
+    for query in asked.queries:
         sums.add(query, outcomes[query.query_id], outcomes)
     summary = sums.summary()
     partial = {"queries": len(answered)} | {key: summary[key] for key in ("metrics", "judgements")}
-    left = {"queries": len(environment.queries), "owed": len(environment.queries) - len(answered)}
     for key in ("judgements", "metric", "losses"):
         del summary[key]
+    asked_for = len(environment.queries)
+    left = {"queries": asked_for, "owed": asked_for - len(answered)}
     return summary | left | {"metrics": {}, "partial": partial}
 
 
@@ -323,26 +305,21 @@ def encode_trec_id(identifier: str) -> str:
     """Return an id as it stands in TREC files, whose columns blanks separate: blanks and %
     are percent-encoded.
     """
-    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+    return _SPECIAL.sub(
+        lambda match: "".join(f"%{b:02X}" for b in match[0].encode()),
+        identifier,
+    )
 
 
 def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
     """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our
     ties its own way.
     """
-    length = len(ranking)
-    letters = "".join(ranking).encode("utf-8", "surrogatepass")
-    if letters.translate(None, _STANDING):  # else ids stand as they are
-        ranking = list(map(encode_trec_id, ranking))
-    pieces = [f"{encode_trec_id(query_id)}\tQ0\t"] * (3 * length)
-    pieces[1::3] = ranking
-    pieces[2::3] = _line_ends(length, tag)
-    return "".join(pieces)
-
-
-@lru_cache(8)  # rankings of a run are of few lengths
-def _line_ends(length: int, tag: str) -> list[str]:
-    return [f"\t{rank}\t{length + 1 - rank}\t{tag}\n" for rank in range(1, length + 1)]
+    start = f"{encode_trec_id(query_id)}\tQ0"
+    lines = []
+    for rank, doc_id in enumerate(map(encode_trec_id, ranking), start=1):
+        lines.append(f"{start}\t{doc_id}\t{rank}\t{len(ranking) + 1 - rank}\t{tag}\n")
+    return "".join(lines)
 
 
 def query_weights(name: str, environment: Environment) -> dict[str, int]:
@@ -369,7 +346,12 @@ def summarise_columns(
     for name, column in columns.items():
         values = {query_id: value for query_id, value in column.items() if value is not None}
         if not values:
-            summary[name] = {"mean": None, "low": None, "high": None, "queries": 0}
+            summary[name] = {
+                "mean": None,
+                "low": None,
+                "high": None,
+                "queries": 0,
+            }
             continue
         weight_of_query = weights[name]
         weighed = [weight_of_query[query_id] for query_id in values] if weight_of_query else None
@@ -382,45 +364,35 @@ def summarise_columns(
     return summary
 
 
-_COUNTED = (
-    "fallbacks",
-    "followed",
-    "shortened",
-    "searches_cut",
-)
-
-
 class _Tally:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._unusable: Counter[str] = Counter()
         self._used_in_part: Counter[str] = Counter()
         self._failures: dict[str, JsonObject] = {}  # the first of each kind, and how many
-        self._read: Counter[str] = Counter(
-            dict.fromkeys(("documents", "cut", "characters", "left_out"), 0)
-        )
+        self._read: Counter[str] = Counter()
         self._usage = Usage()
         self._seconds = list[float]()
 
     def add(self, outcome: run_folder.Outcome) -> None:
         trace = outcome["trace"]
-        error = outcome["error"]
-        counts = self._counts
-        if error is not None:
+        if (error := outcome["error"]) is not None:
             first = {
                 "error": run_folder.first_error_line(error),
                 "queries": 0,
                 "at": _raised_at(outcome),
+                "first": outcome["query_id"],
             }
-            first["first"] = outcome["query_id"]
             self._failures.setdefault(run_folder.error_template(error), first)["queries"] += 1
-        counts["answered"] += 1
-        counts["failed"] += error is not None
-        counts["invented_ids"] += trace["invented_ids"]
-        counts["followed"] += len(trace.get("followed", ()))
-        counts["shortened"] += sum(step["tool"] == "shorten" for step in trace["steps"])
-        counts["searches_cut"] += sum("cut" in step for step in trace["steps"])
-        counts["fallbacks"] += trace.get("fallbacks", 0)
+        self._counts.update(
+            answered=1,
+            failed=int(error is not None),
+            invented_ids=trace["invented_ids"],
+            followed=len(trace.get("followed", ())),
+            shortened=sum(step["tool"] == "shorten" for step in trace["steps"]),
+            searches_cut=sum("cut" in step for step in trace["steps"]),
+            fallbacks=trace.get("fallbacks", 0),
+        )
         self._unusable.update(trace.get("unusable", {}))
         self._used_in_part.update(trace.get("used_in_part", {}))
         self._read.update(_count_read(trace["steps"]))
@@ -429,30 +401,33 @@ class _Tally:
             self._seconds.append(outcome["seconds"])
 
     def summary(self, config: run_folder.Config, queries: int) -> JsonObject:
-        usage = usage_json(self._usage)
         provenance = config[run_folder.PROVENANCE]
+        compiled = config.get("compiled")
         failures = sorted(self._failures.values(), key=lambda failure: -failure["queries"])[:KINDS]
+        usage = usage_json(self._usage)
         # The usage of an imported run may be unknown, and 0 would be a claim.
         if (config.get("imported") or {}).get("usage") is False:
             usage = dict.fromkeys(usage)
+        counts = self._counts
         summary = {
             **{key: config[key] for key in ("task", "split", "instruction", "program")},
             "data": provenance["data"],
             "pool": config.get("pool"),
-            "compiled": config.get("compiled")
-            and {**config["compiled"], "file": provenance.get("compiled")},
+            "compiled": compiled and {**compiled, "file": provenance.get("compiled")},
             "retriever": name_retriever(config),
             "lm": config["lm"]["name"],
             "queries": queries,
-            "failed": self._counts["failed"],
+            "failed": counts["failed"],
             "failure": failures[0] if failures else None,
             "failures": failures,
-            "owed": queries - self._counts["answered"],
-            "invented_ids": self._counts["invented_ids"],
+            "owed": queries - counts["answered"],
+            "invented_ids": counts["invented_ids"],
             "unusable": dict(sorted(self._unusable.items())),
             "used_in_part": dict(sorted(self._used_in_part.items())),
-            **{name: self._counts[name] for name in _COUNTED},
-            "read": dict(self._read),
+            **{key: counts[key] for key in ("fallbacks", "followed", "shortened", "searches_cut")},
+            "read": {
+                key: self._read[key] for key in ("documents", "cut", "characters", "left_out")
+            },
             "metrics": {},
             "usage": usage,
             "query_seconds": round(sum(self._seconds), 4) if self._seconds else None,
@@ -467,17 +442,19 @@ def _count_read(steps: Iterable[JsonMapping]) -> dict[str, int]:
     least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
     for step in steps:
         if step["tool"] in ("judge", "read"):
-            readings = zip(step.get("shown", ()), step.get("lengths", ()), strict=False)
+            readings = zip(
+                step.get("shown", ()),
+                step.get("lengths", ()),
+                strict=False,
+            )
             for doc_id, reading in zip(step["doc_ids"], readings, strict=False):
                 if reading[0]:  # what was to be shown when a limit came is 0
                     least[doc_id] = min(least.get(doc_id, reading), reading)
     left_out = [max(0, length - shown) for shown, length in least.values()]
-    characters = sum(length for _, length in least.values())
-    cut = sum(map(bool, left_out))
     return {
         "documents": len(least),
-        "cut": cut,
-        "characters": characters,
+        "cut": sum(map(bool, left_out)),
+        "characters": sum(length for _, length in least.values()),
         "left_out": sum(left_out),
     }
 
@@ -543,7 +520,8 @@ def count_test_uses(config: run_folder.Config) -> int:
 
 
 def _data_of(config: run_folder.Config) -> str:
-    return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
+    provenance = config[run_folder.PROVENANCE]
+    return str(provenance["folder"] or provenance["data"])
 
 
 def _identity(look: JsonObject) -> str:
