@@ -44,10 +44,7 @@ def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) ->
 
 def similarities(texts: Sequence[str], candidates: Sequence[str]) -> list[float]:
     """Return for each of `texts` its similarity to the nearest candidate; 0 without candidates."""
-    nearest = []
-    for row in compare(texts, candidates):
-        nearest.append(float(row.max(initial=0.0)))
-    return nearest
+    return [float(row.max(initial=0.0)) for row in compare(texts, candidates)]
 
 
 def compare(
@@ -58,7 +55,12 @@ def compare(
     Without candidates each text is compared with all of `texts`, itself included.
     """
     run_shares = _shares(texts, candidates, _runs, np.minimum)
-    word_shares = _shares(texts, candidates, _words, np.maximum)
+    word_shares = _shares(
+        texts,
+        candidates,
+        _words,
+        np.maximum,
+    )
     for runs, words in zip(run_shares, word_shares, strict=True):
         # Sums in another order may leave equal texts a little over 1.
         yield np.minimum(np.maximum(runs, words), 1.0)
@@ -81,7 +83,11 @@ def _shares(
         features_of_candidates = [extract(text) for text in candidates]
         compared = features_of_texts + features_of_candidates
     counts = Counter(feature for features in compared for feature in features)
-    rarity = TermStatistics(max(len(compared), FEW), 0.0, counts)
+    rarity = TermStatistics(
+        max(len(compared), FEW),
+        0.0,
+        counts,
+    )
     # feature -> numbers of the candidates that have it
     candidates_with: dict[str, list[int]] = defaultdict(list)
     for number, features in enumerate(features_of_candidates):
@@ -110,7 +116,12 @@ def _words(text: str) -> list[str]:
 
 def _runs(text: str) -> list[str]:
     """Return the different runs of `RUN` words; a text of up to `RUN` words is a single run."""
-    return sorted(word_runs(content_words(text), RUN)) or [_characters(text)]
+    return sorted(
+        word_runs(
+            content_words(text),
+            RUN,
+        )
+    ) or [_characters(text)]
 
 
 def _characters(text: str) -> str:
