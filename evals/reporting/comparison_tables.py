@@ -45,7 +45,16 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
     Without `pairs` the findings are those of the headline metric in one table, else each run has a
     table of all metrics, of lost documents and of the queries that moved most.
     """
-    labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
+    labels = [
+        "baseline",
+        *(
+            f"run {number}"
+            for number in range(
+                1,
+                len(result["runs"]) + 1,
+            )
+        ),
+    ]
     systems = list(zip(labels, result["systems"], strict=True))
     names = [f"{system['name']} ({label})" for label, system in systems]
     blocks: list[TextBlock] = [describe_task(result)]
@@ -56,7 +65,12 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         blocks += [f"{name}: {system['run']}", f"    {describe_system(system)}"]
         blocks += [f"    repeat: {path}" for path in system["repeats"][1:]]
     if pairs:
-        changes = zip(labels[1:], result["runs"], result["differences"], strict=True)
+        changes = zip(
+            labels[1:],
+            result["runs"],
+            result["differences"],
+            strict=True,
+        )
         for label, run, changed in changes:
             blocks += _lay_out_pair(result, label, run, changed["keys"])
     else:
@@ -79,8 +93,12 @@ def lay_out_findings(result: JsonMapping, names: Sequence[str]) -> list[TextBloc
     name_of = dict(zip(result["runs"], names[1:], strict=True))
     rows = [row for row in result["comparisons"] if row["metric"] == result["metric"]]
     findings = [make_finding(row, name_of[row["run"]]) for row in rows]
-    notes = [f"Holm: adjusted for {describe_families(rows)}"]
-    table = findings_table(f"against {names[0]}", findings, "findings", notes)
+    table = findings_table(
+        f"against {names[0]}",
+        findings,
+        "findings",
+        [f"Holm: adjusted for {describe_families(rows)}"],
+    )
     return [table, *table.notes]
 
 
@@ -137,8 +155,14 @@ def _lay_out_pair(
         if row["run"] == run:
             moved.append({"query": row["query_id"]} | _change(row, "value"))
     if moved:
-        title = f"queries that moved most in {result['metric']}"
-        blocks.append(tabulate(title, moved, stem=f"{stem}-moved", notes=[note]))
+        blocks.append(
+            tabulate(
+                f"queries that moved most in {result['metric']}",
+                moved,
+                stem=f"{stem}-moved",
+                notes=[note],
+            )
+        )
     return blocks
 
 
@@ -156,11 +180,22 @@ def _losses(losses: Result, note: str, stem: str) -> list[TextBlock]:
     words = {fate.value: text.format(k=cutoff) for fate, text in FATE_LABELS.items()}
     fates = []
     for row in losses["changes"]:
-        fate = {"fate": words[row["fate"]], **_change(row, "share"), "interval": interval_cell(row)}
+        fate = {
+            "fate": words[row["fate"]],
+            **_change(row, "share"),
+            "interval": interval_cell(row),
+        }
         fates.append(fate)
     title = f"R@{cutoff}: what became of relevant documents, mean shares of "
     title += queries(losses["queries"])
-    blocks: list[TextBlock] = [tabulate(title, fates, stem=f"{stem}-fates", notes=[note])]
+    blocks: list[TextBlock] = [
+        tabulate(
+            title,
+            fates,
+            stem=f"{stem}-fates",
+            notes=[note],
+        )
+    ]
     flows = []
     for row in losses["flows"][:FLOWS]:
         # A mean over repeats is no whole number.
@@ -176,7 +211,14 @@ def _losses(losses: Result, note: str, stem: str) -> list[TextBlock]:
         )
     if flows:
         title = f"documents that changed their fate, {len(flows)} of {len(losses['flows'])} flows"
-        blocks.append(tabulate(title, flows, stem=f"{stem}-flows", notes=[note]))
+        blocks.append(
+            tabulate(
+                title,
+                flows,
+                stem=f"{stem}-flows",
+                notes=[note],
+            )
+        )
     return blocks
 
 
@@ -189,14 +231,22 @@ def _spread(systems: Iterable[tuple[str, Result]]) -> list[TextBlock]:
     for metric in dict.fromkeys(chain.from_iterable(repeated.values())):
         spreads = {name: figure_cell(spread.get(metric)) for name, spread in repeated.items()}
         rows.append({"metric": metric} | spreads)
-    title = "standard deviation of the mean between repeats"
-    return [tabulate(title, rows, stem="spread")] if rows else []
+    return (
+        [tabulate("standard deviation of the mean between repeats", rows, stem="spread")]
+        if rows
+        else []
+    )
 
 
 def _cost(rows: list[Result], names: list[str], task: str) -> ResultTable:
     cells = []
     for name, row in zip(names, rows, strict=True):
-        failed = count_failed(row["failed"], row["queries"], row["repeats"], "run")
+        failed = count_failed(
+            row["failed"],
+            row["queries"],
+            row["repeats"],
+            "run",
+        )
         cells.append(
             {
                 "system": name,
@@ -345,7 +395,12 @@ def render_replay(result: Result) -> str:
         moved.sort(key=lambda row: (row[when]["hop"], row[when]["rank"]))
         if moved:
             title = f"{word}: {plural(len(moved), 'relevant document')}, the first {SHOWN} at most"
-            blocks.append(tabulate(title, [_gain(row, row[when]) for row in moved[:SHOWN]]))
+            blocks.append(
+                tabulate(
+                    title,
+                    [_gain(row, row[when]) for row in moved[:SHOWN]],
+                )
+            )
     blocks.append(
         "the searches are the run's: with other results, its searcher would have gone on otherwise"
     )

@@ -121,7 +121,14 @@ def list_losses(group: Group) -> Iterator[LossRow]:
             system = group.system(run)
             cutoff = losses["cutoff"]
             shares = losses["at"][str(cutoff)]
-            row = LossRow(system, short_task_name(task), cutoff, shares, str(query_count), run.name)
+            row = LossRow(
+                system,
+                short_task_name(task),
+                cutoff,
+                shares,
+                str(query_count),
+                run.name,
+            )
             by_system.setdefault(system, []).append(row)
     for system, rows in by_system.items():
         yield from rows
@@ -139,8 +146,10 @@ def behaviour_table(groups: Sequence[Group]) -> ResultTable:
         with suppress(DataError):  # an earlier version has scored it
             figures = behaviour.figure_means(run)
             if figures["searches"]:
-                task = short_task_name(run.config["task"])
-                cells: JsonObject = {"system": str(group.system(run)), "task": task}
+                cells: JsonObject = {
+                    "system": str(group.system(run)),
+                    "task": short_task_name(run.config["task"]),
+                }
                 for name, mean in figures.items():
                     cells[name.replace("_", " ")] = figure_cell(mean, "{:.3f}", "")
                 rows.append(cells | {"group": group.title, "run": run.name})

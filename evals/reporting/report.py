@@ -170,8 +170,13 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
                 "deviations": " / ".join(list_deviations([run])),
             }
             rows.append(row)
-    notes = ["calls, tokens and list price are those of a query on average"]
-    return tabulate("Runs", rows, stem="runs", notes=notes, in_file=8)
+    return tabulate(
+        "Runs",
+        rows,
+        stem="runs",
+        notes=["calls, tokens and list price are those of a query on average"],
+        in_file=8,
+    )
 
 
 def _cost_cells(run: ScoredRun) -> dict[str, Cell]:

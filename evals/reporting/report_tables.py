@@ -112,8 +112,9 @@ def _by_task(group: Group, metric: str) -> SystemTable:
     suite = environments.SUITES.get(group.suite) and environments.suite(group.suite)
     if suite and {short_task_name(task) for task in group.tasks} == set(suite.tasks):
         # As papers print it.
-        mean = _name_mean_task(group)
-        columns.append(ResultColumn(tuple(group.tasks), metric, "", "mean of tasks", mean))
+        columns.append(
+            ResultColumn(tuple(group.tasks), metric, "", "mean of tasks", _name_mean_task(group))
+        )
     return _make_table(group, f"{group.stem}-{file_slug(metric)}", metric, columns)
 
 
@@ -136,7 +137,16 @@ def _task_columns(group: Group, task: str, metric: str, head: str) -> list[Resul
         leads = name == names[0]
         label = f"{head} {name}" if len(names) > 1 else head
         figure_task = task if leads or name in ("gold", "pooled") else ""
-        columns.append(ResultColumn((task,), metric, name, label, figure_task, leads))
+        columns.append(
+            ResultColumn(
+                (task,),
+                metric,
+                name,
+                label,
+                figure_task,
+                leads,
+            )
+        )
     return columns
 
 
@@ -163,7 +173,15 @@ def sweep_table(group: Group, task: str, metric: str) -> SystemTable:
             for size, column in zip(sizes, columns, strict=True)
         ]
         if any(cells):
-            rows.append(ResultRow(_row_kind(plain), str(plain), cells, plain, ranked=False))
+            rows.append(
+                ResultRow(
+                    _row_kind(plain),
+                    str(plain),
+                    cells,
+                    plain,
+                    ranked=False,
+                )
+            )
     name = short_task_name(task)
     return SystemTable(
         f"{group.stem}-{file_slug(name)}-pool-sweep-{file_slug(metric)}",
@@ -204,9 +222,26 @@ def _by_condition(group: Group, tasks: Sequence[str]) -> SystemTable:
         labels = {k: f"{11 - k} over {10 - k}" for k in range(10, 0, -1)}
     columns = []
     for k, label in labels.items():
-        columns.append(ResultColumn(tuple(tasks), f"Win({k})", "", label, printed))
+        columns.append(
+            ResultColumn(
+                tuple(tasks),
+                f"Win({k})",
+                "",
+                label,
+                printed,
+            )
+        )
     if group.variant == "complexity":
-        columns.append(ResultColumn(tuple(tasks), DECLINE, "", DECLINE, printed, ranked=False))
+        columns.append(
+            ResultColumn(
+                tuple(tasks),
+                DECLINE,
+                "",
+                DECLINE,
+                printed,
+                ranked=False,
+            )
+        )
     table = _make_table(group, stem, f"{title}, {domains}", columns, notes)
     table.is_ordered = True
     systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
@@ -228,7 +263,15 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
         # Of a sweep over sizes of pools, the largest has a row, and a size of several tasks.
         if any(cells) and (system.size == max(sizes) or len(runs) > 1):
             kind = _row_kind(system)
-            rows.append(ResultRow(kind, str(system), cells, system, ranked=kind == "ours"))
+            rows.append(
+                ResultRow(
+                    kind,
+                    str(system),
+                    cells,
+                    system,
+                    ranked=kind == "ours",
+                )
+            )
     return order_by_score(rows, columns)
 
 
@@ -344,7 +387,13 @@ def _published_row(group: Group, system: str, row: _PublishedFigures, width: int
     cells: list[ResultCell | None] = [None] * width
     for index, (figure, *_) in row.items():
         source = f"{paper}, {figure.table}, row {figure.row}"
-        cells[index] = ResultCell(figure.value, form, source, error=figure.error, note=figure.note)
+        cells[index] = ResultCell(
+            figure.value,
+            form,
+            source,
+            error=figure.error,
+            note=figure.note,
+        )
     figures = [figure for alike in row.values() for figure in alike]
     numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
     tables = "Tables" if len(numbers) > 1 else "Table"
@@ -359,12 +408,10 @@ def explain_missing_published(group: Group, tables: Sequence[SystemTable]) -> st
     if any(table.of_kind("published") for table in tables):
         return ""
     reason = "the paper has none for this variant, split, part of the queries and these metrics"
-    if group.data == "mini":
+    if group.data != "full":
         reason = (
-            "these are the bundled miniatures, which are invented. They stand beside runs over "
-            f"the full release: sextant tasks fetch {group.tasks[0]}, then "
+            "they stand beside runs over the full release, not over a folder's data or the bundled "
+            f"miniatures, which are invented: sextant tasks fetch {group.tasks[0]}, then "
             "sextant run --data full"
         )
-    elif group.data != "full":
-        reason = "the data is a folder's, not the pinned release that sextant run --data full reads"
     return f"No published figures: {reason}"

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -38,6 +38,10 @@ SPLITS = {
     "test": "test split",
     "dev": "dev split",
 }
+
+
+# Suite, variant, data, split and queries.
+GroupKey = tuple[str, str, str, str, str]
 
 
 class Group(NamedTuple):
@@ -74,13 +78,7 @@ class Group(NamedTuple):
     @property
     def stem(self) -> str:
         """The beginning of its files' names, which differs by the queries that were asked."""
-        names = [
-            self.suite,
-            self.variant,
-            self.data,
-            self.split,
-        ]
-        stem = file_slug("-".join(filter(None, names)))
+        stem = file_slug("-".join(filter(None, self[:4])))
         if self.queries:
             digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
             stem += f"-part-{digest[:6]}"
@@ -122,11 +120,10 @@ def short_task_name(task: str) -> str:
 
 def file_slug(text: str) -> str:
     """A name as a part of a file's name: letters and digits, with hyphens between them."""
-    plain = printable(text).replace("@", "")
     slug = re.sub(
         r"[^\w.-]+",
         "-",
-        plain,
+        printable(text).replace("@", ""),
         flags=re.ASCII,
     )
     return slug.strip("-.") or "other"
@@ -144,24 +141,17 @@ def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns
 
     UsageError for columns of different data, unless with `force`.
     """
-    members: dict[tuple[str, ...], list[ScoredRun]] = defaultdict(list)
+    members: dict[GroupKey, list[ScoredRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.name):
         config = run.config
         suite, _, variant = environments.split_name(config["task"])
         key = (suite, variant, config["data"], config["split"], _queries(config))
         members[key].append(run)
-    differences = _find_different_data(members)
-    if differences and not force:
-        raise UsageError(f"{differences[0]}; report them apart, or give --force")
-    return GroupedRuns([_group(key, members[key]) for key in sorted(members)], differences)
-
-
-def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]]) -> list[str]:
     differences = []
     # The first run of each column; the objective is part of a fingerprint.
     first: dict[tuple[Any, ...], ScoredRun] = {}
-    for key, runs in members.items():
-        for run in runs:
+    for key, group in members.items():
+        for run in group:
             task = run.config["task"]
             before = first.setdefault((key, task, run.config["instruction"]), run)
             expected = before.config["data_fingerprint"]
@@ -171,7 +161,9 @@ def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]])
                     f"{before.name} and {run.name} are not over the same data of {task}: their "
                     f"fingerprints are {expected} and {fingerprint}"
                 )
-    return differences
+    if differences and not force:
+        raise UsageError(f"{differences[0]}; report them apart, or give --force")
+    return GroupedRuns([_group(key, members[key]) for key in sorted(members)], differences)
 
 
 def _queries(config: Config) -> str:
@@ -184,9 +176,15 @@ def _queries(config: Config) -> str:
     return f"the first {queries(limit)} of each task" if limit else ""
 
 
-def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
+def _group(key: GroupKey, runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
-    systems = _systems(runs, name_models=len(models) > 1)
+    settings = name_settings(runs)
+    systems = {}
+    for run in runs:
+        system = describe_run_system(run, with_model=len(models) > 1)
+        if setting := settings[run.name]:
+            system = replace(system, name=printable(f"{system.name} ({setting})"))
+        systems[run.name] = system
 
     def order(run: ScoredRun) -> tuple[Any, ...]:
         """By system, pools after everything else."""
@@ -195,17 +193,4 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
         return *about, _task_order(run.config["task"]), run.name
 
     model = "" if len(models) > 1 else models.pop()
-    suite, variant, data, split, queries = key
-    in_order = tuple(sorted(runs, key=order))
-    return Group(suite, variant, data, split, queries, in_order, systems, model)
-
-
-def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, System]:
-    settings = name_settings(runs)
-    systems = {}
-    for run in runs:
-        system = describe_run_system(run, with_model=name_models)
-        if setting := settings[run.name]:
-            system = replace(system, name=printable(f"{system.name} ({setting})"))
-        systems[run.name] = system
-    return systems
+    return Group(*key, tuple(sorted(runs, key=order)), systems, model)

@@ -97,9 +97,13 @@ class ResultCell:
 
     def show(self) -> Cell:
         """Return the figure for a table."""
-        figures = [self.value, self.low, self.high]
-        form = f"{self.form}{self.mark}"
-        return Cell(form, self.value, bold=self.best, source=self.title, figures=figures)
+        return Cell(
+            f"{self.form}{self.mark}",
+            self.value,
+            bold=self.best,
+            source=self.title,
+            figures=[self.value, self.low, self.high],
+        )
 
 
 @dataclass(slots=True)

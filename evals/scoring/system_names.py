@@ -60,43 +60,25 @@ def name_systems(runs: Sequence[ScoredRun]) -> list[str]:
     the settings that tell it from a system of the same name. Systems that nothing tells apart are
     numbered.
     """
-    programs = list[str]()
-    retrievers = list[str]()
-    models = list[str]()
-    optimizers = list[str]()
-    for run in runs:
-        program = str(run.config["program"])
-        model = run.config["lm"]["name"]
-        programs.append(program)
-        retrievers.append(f"over {run.config['retriever']['name']}")
-        # The floor has no model, and so does not differ in it.
-        models.append("" if program == FLOOR else f"with {model}")
-        optimizers.append(_describe_compiled(run.config))
-    names = programs
-    for words in (retrievers, models):
-        if len(set(filter(None, words))) > 1:
-            names = _append_words(names, words)
-    names = _append_words(names, optimizers)
+    programs = [str(run.config["program"]) for run in runs]
+    retrievers = [f"over {run.config['retriever']['name']}" for run in runs]
+    # The floor has no model, and so does not differ in it.
+    models = [
+        "" if program == FLOOR else f"with {run.config['lm']['name']}"
+        for run, program in zip(runs, programs, strict=True)
+    ]
+    columns = [words for words in (retrievers, models) if len(set(filter(None, words))) > 1]
     # A run may be compared with itself.
     settings = name_settings({run.name: run for run in runs}.values())
-    names = _append_words(names, [settings[run.name] for run in runs])
-    return _number_equal([printable(name) for name in names])
-
-
-def _append_words(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    longer = list[str]()
-    for name, word in zip(names, words, strict=True):
-        longer.append(f"{name} {word}".rstrip())
-    return longer
-
-
-def _number_equal(names: Sequence[str]) -> list[str]:
+    names = list[str]()
+    for place, run in enumerate(runs):
+        words = [programs[place], *(column[place] for column in columns)]
+        words += [_describe_compiled(run.config), settings[run.name]]
+        names.append(printable(" ".join(filter(None, words))))
     numbered = list[str]()
     for place, name in enumerate(names):
-        before = names[:place].count(name)
-        if names.count(name) > 1:
-            name = f"{name} ({before + 1})"
-        numbered.append(name)
+        number = f" ({names[:place].count(name) + 1})" if names.count(name) > 1 else ""
+        numbered.append(f"{name}{number}")
     return numbered
 
 
@@ -120,16 +102,6 @@ def describe_run_system(run: ScoredRun, *, with_model: bool) -> System:
     retrievers = pool.get("of", ())
     if all(name in run.retriever for name in retrievers):
         retrievers = ()
-    return System(
-        name=printable(_system_name(config, with_model=with_model)),
-        pool=read_kind(config),
-        size=int(pool.get("size", 0)),
-        of=tuple(map(printable, retrievers)),
-        instruction=printable(_shorten(config["instruction"])),
-    )
-
-
-def _system_name(config: Config, *, with_model: bool) -> str:
     name = f"{config['program']} over {config['retriever']['name']}"
     if compiled := _describe_compiled(config):
         name += f", {compiled}"
@@ -137,7 +109,22 @@ def _system_name(config: Config, *, with_model: bool) -> str:
         name += f", {config['lm']['name']}"
     if config.get("imported"):
         name += ", imported"
-    return name
+    instruction = " ".join(config["instruction"].split())
+    if len(instruction) > 60:
+        digest = hashlib.sha256(
+            config["instruction"].encode(
+                "utf-8",
+                "replace",
+            )
+        ).hexdigest()
+        instruction = f"{instruction[:50]} ... ({digest[:4]})"
+    return System(
+        name=printable(name),
+        pool=read_kind(config),
+        size=int(pool.get("size", 0)),
+        of=tuple(map(printable, retrievers)),
+        instruction=printable(instruction),
+    )
 
 
 def _describe_compiled(config: Config) -> str:
@@ -148,12 +135,6 @@ def _describe_compiled(config: Config) -> str:
     if optimizer == "hand":
         return "prompts by hand"
     return f"compiled with {optimizer}" if optimizer else "compiled"
-
-
-def _shorten(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:4]
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else f"{line[:50]} ... ({digest})"
 
 
 # The keys of a configuration that may tell runs of one name apart: first those that a reader wants
@@ -187,10 +168,21 @@ def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
     dates = _date_code(runs)
     for run in runs:
         settings[run.name]["code"] = dates[run.config["code"]]
+    all_keys = sorted({key for flat in settings.values() for key in flat})
     keys = list[str]()
     # At first nothing is added.
     for level in ((), *_LEVELS):
-        keys += _differing_keys(settings, columns, level)
+        for key in all_keys:
+            values = [{settings[name].get(key) for name in column} for column in columns]
+            if (
+                key.split(".")[0] in level
+                and max(
+                    map(len, values),
+                    default=1,
+                )
+                > 1
+            ):
+                keys.append(key)
         suffixes = {name: _describe_settings(flat, keys) for name, flat in settings.items()}
         if all(len({suffixes[name] for name in column}) == len(column) for column in columns):
             return suffixes
@@ -198,26 +190,12 @@ def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
     return {run.name: run.path.name for run in runs}
 
 
-def _differing_keys(
-    settings: Mapping[str, Mapping[str, str]],
-    columns: Sequence[Sequence[str]],
-    level: Sequence[str],
-) -> list[str]:
-    keys = {key for flat in settings.values() for key in flat if key.split(".")[0] in level}
-    differing = list[str]()
-    for key in sorted(keys):
-        if any(len({settings[name].get(key) for name in column}) > 1 for column in columns):
-            differing.append(key)
-    return differing
-
-
 def _describe_settings(flat: Mapping[str, str], keys: Sequence[str]) -> str:
     """Return "hops=2, ..."; the key of a setting without a name of its own."""
     described = list[str]()
     for key in keys:
-        _, _, own_name = key.partition(".")
         value = abbreviate(flat.get(key, "none"), VALUE_CHARS)
-        described.append(value if key == "code" else f"{own_name or key}={value}")
+        described.append(value if key == "code" else f"{key.partition('.')[2] or key}={value}")
     return ", ".join(described)
 
 
@@ -231,16 +209,21 @@ def _date_code(runs: Iterable[ScoredRun]) -> dict[str, str]:
         time = began.get(digest, inf)
         # A folder that cannot be read any more has been read before.
         with suppress(OSError):
-            time = min(time, (run.path / CONFIG_FILE).stat().st_mtime)
+            time = min(
+                time,
+                (run.path / CONFIG_FILE).stat().st_mtime,
+            )
         began[digest] = time
     words = dict[str, str]()
     for digest, time in began.items():
-        date = datetime.fromtimestamp(time) if isfinite(time) else None
-        words[digest] = f"code of {date:%-d %b %H:%M}" if date else f"code {digest}"
-    for digest, text in list(words.items()):
-        if list(words.values()).count(text) > 1:
-            words[digest] = f"{text} ({digest})"
-    return words
+        words[digest] = f"code {digest}"
+        if isfinite(time):
+            words[digest] = f"code of {datetime.fromtimestamp(time):%-d %b %H:%M}"
+    texts = list(words.values())
+    return {
+        digest: f"{text} ({digest})" if texts.count(text) > 1 else text
+        for digest, text in words.items()
+    }
 
 
 def _flatten(run: ScoredRun) -> dict[str, str]:
