@@ -52,10 +52,11 @@ def command(arguments: argparse.Namespace) -> int:
 
     find_folders(arguments.paths)  # before what follows is imported
     from sextant.evals.scoring import behaviour  # NumPy and rich: not for --help
+    from sextant.tools.platform.result_table import render_terminal
 
     with announced("counting the steps of searchers"):
         result = behaviour.compare_behaviour(arguments.paths)
-    text = behaviour.render_behaviour(result)
+    text = render_terminal(behaviour.lay_out_behaviour(result))
     if arguments.name_failures:
         from sextant.evals.running import loss_causes  # DSPy
 

@@ -23,10 +23,10 @@ from sextant.evals.scoring.system_names import name_systems
 from sextant.tools import schemas
 from sextant.tools.platform.number_format import number as format_number
 from sextant.tools.platform.result_table import (
-    Cell,
     ResultTable,
     TextBlock,
-    render_terminal,
+    figure_cell,
+    tabulate,
     value_cell,
 )
 from sextant.tools.records import SURFACING, JsonMapping, JsonObject
@@ -56,7 +56,14 @@ KINDS = {
     for fate, label in FATE_LABELS.items()
     if fate not in (Fate.FOUND, Fate.NEVER_SURFACED)
 }
-COSTS = ("steps", "searches", "relevant", "calls", "tokens", "seconds")
+COSTS = (
+    "steps",
+    "searches",
+    "relevant",
+    "calls",
+    "tokens",
+    "seconds",
+)
 
 
 class QueryBehaviour(NamedTuple):
@@ -81,14 +88,18 @@ def compare_behaviour(paths: Sequence[Path]) -> Result:
     """
     runs = read_same_queries(paths)
     observed = [observe_run(run) for run in runs]
-    names = name_systems(runs)
     summaries = []
-    for number, run in enumerate(runs):
+    for number, (run, name) in enumerate(zip(runs, name_systems(runs), strict=True)):
         others = observed[:number] + observed[number + 1 :]
-        summaries.append(summarize(run, observed[number], others) | {"system": names[number]})
+        summaries.append(summarize(run, observed[number], others) | {"system": name})
     pairs = []
     for first, second in combinations(range(len(runs)), 2):
-        pairs.append({"runs": [first, second], **_complement(observed[first], observed[second])})
+        pairs.append(
+            {
+                "runs": [first, second],
+                **_complement(observed[first], observed[second]),
+            }
+        )
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in scored_run.ABOUT},
         "kinds": KINDS,
@@ -115,9 +126,22 @@ def observe_run(
     check_metric(run.metric, custom=False)
     asked = query_ids or run.query_ids
     # In one reading of each file.
-    rows = zip(asked, run.outcomes.rows(asked), run.judged.rows(asked), strict=True)
+    rows = zip(
+        asked,
+        run.outcomes.rows(asked),
+        run.judged.rows(asked),
+        strict=True,
+    )
     depth = run.config["depth"]
-    return {query_id: _observe(outcome, row, run.metric, depth) for query_id, outcome, row in rows}
+    return {
+        query_id: _observe(
+            outcome,
+            row,
+            run.metric,
+            depth,
+        )
+        for query_id, outcome, row in rows
+    }
 
 
 def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) -> QueryBehaviour:
@@ -193,7 +217,13 @@ class _StepObserver:
         self.figures["searches"] = [(len(self.searches), max(self.searches, default=0))]
         self.figures["repeats"] = [(len(self._repeats), max(self._repeats, default=0))]
         if not is_pairwise(metric):
-            for trajectory in query_trajectory(outcome, row, metric, ["searches"], depth).values():
+            for trajectory in query_trajectory(
+                outcome,
+                row,
+                metric,
+                ["searches"],
+                depth,
+            ).values():
                 self._add_decided(trajectory)
 
     def _add(self, number: int, step: JsonMapping) -> None:
@@ -214,12 +244,12 @@ class _StepObserver:
         if self.searches:
             self._words_before.update(content_words(self._last_search["argument"]))
             self._results_before.update(self._last_search["doc_ids"])
-            if words := set(content_words(step["argument"])):
-                share = _share_of_new(words, self._words_before)
-                self.figures["new_words"].append((share, number))
-            if results := set(step["doc_ids"]):
-                share = _share_of_new(results, self._results_before)
-                self.figures["new_results"].append((share, number))
+            for name, items, before in (
+                ("new_words", set(content_words(step["argument"])), self._words_before),
+                ("new_results", set(step["doc_ids"]), self._results_before),
+            ):
+                if items:
+                    self.figures[name].append((len(items - before) / len(items), number))
         self._last_search = step
         self.figures["relevant"].append((self.first_found[number], number))
         self.searches.append(number)
@@ -263,24 +293,19 @@ def _surfaces(step: JsonMapping) -> bool:
     return step["tool"] in SURFACING and not step.get("refused") and not step.get("among")
 
 
-def _share_of_new(items: set[str], before: set[str]) -> float:
-    return len(items - before) / len(items)
-
-
 def read_causes(run: scored_run.ScoredRun) -> Result | None:
     """Return the latest causes that a model named for a run's failures, if there are any.
 
     DataError if they are damaged.
     """
     run_path = run.path.resolve()
-    files = sorted(
-        run_path.parent.glob(f"{NAMED}-*/{run_path.name}.json"),
-        key=lambda file: file.stat().st_mtime,
-    )
-    if not files:
+    found = run_path.parent.glob(f"{NAMED}-*/{run_path.name}.json")
+    file = max(found, key=lambda file: file.stat().st_mtime, default=None)
+    if file is None:
         return None
-    remedy = "remove it, and have the failures named again"
-    causes: Result = schemas.read_file(JsonObject, files[-1], remedy)
+    causes: Result = schemas.read_file(
+        JsonObject, file, "remove it, and have the failures named again"
+    )
     return causes
 
 
@@ -290,7 +315,15 @@ def _add_up_costs(queries: Iterable[QueryBehaviour]) -> dict[str, Counter[str]]:
     for query in queries:
         for key, cost in query.costs.items():
             costs[key].update(cost)
-    order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
+    order = sorted(
+        costs,
+        key=lambda key: (
+            " " not in key,
+            key[0] != "h",
+            len(key),
+            key,
+        ),
+    )
     return {key: costs[key] for key in order}
 
 
@@ -346,23 +379,17 @@ def list_failures(
     for query_id, query in behaviour.items():
         counterparts = [other_run[query_id] for other_run in other_runs]
         for history in query.lost:
-            kind_of_failure = _classify(history, fate_at(history, cutoff), query, counterparts)
+            kind_of_failure = _classify(
+                history,
+                fate_at(history, cutoff),
+                query,
+                counterparts,
+            )
             if kind_of_failure:
-                failure = {
-                    "query_id": query_id,
-                    "unit": history["unit"],
-                    "step": _last_step(history),
-                }
-                yield kind_of_failure, failure
-
-
-def _last_step(history: JsonMapping) -> int:
-    """Return the step that decided about a document, else showed it, else surfaced it, else 0."""
-    for key in ("decision_step", "shown_step", "search"):
-        step: int | None = history.get(key)
-        if step is not None:
-            return step
-    return 0
+                # The step that decided about a document, else showed it, else surfaced it.
+                steps = [history.get(key) for key in ("decision_step", "shown_step", "search")]
+                step = next((step for step in steps if step is not None), 0)
+                yield kind_of_failure, {"query_id": query_id, "unit": history["unit"], "step": step}
 
 
 def fate_cutoff(run: scored_run.ScoredRun) -> int:
@@ -414,23 +441,15 @@ def _complement(
         counts["neither"] += relevant_count - len(either)
         if not relevant_count:
             continue
-        searches = min(query.figures["searches"][0][0], counterpart.figures["searches"][0][0])
+        searches = min(
+            query.figures["searches"][0][0],
+            counterpart.figures["searches"][0][0],
+        )
         half_of_each = _surfaced_by(first, (searches + 1) // 2)
         half_of_each |= _surfaced_by(second, searches // 2)
-        shares["all"].append(
-            [
-                len(first) / relevant_count,
-                len(second) / relevant_count,
-                len(either) / relevant_count,
-            ]
-        )
-        shares["equal"].append(
-            [
-                len(_surfaced_by(first, searches)) / relevant_count,
-                len(_surfaced_by(second, searches)) / relevant_count,
-                len(half_of_each) / relevant_count,
-            ]
-        )
+        at_equal = (_surfaced_by(first, searches), _surfaced_by(second, searches), half_of_each)
+        for key, found in (("all", (first, second, either)), ("equal", at_equal)):
+            shares[key].append([len(units) / relevant_count for units in found])
     means = {
         key: [fmean(column) for column in zip(*rows, strict=True)] for key, rows in shares.items()
     }
@@ -442,11 +461,6 @@ def _surfaced_by(surfaced: Mapping[str, int], searches: float) -> set[str]:
     return {unit for unit, number in surfaced.items() if number <= searches}
 
 
-def render_behaviour(result: Result) -> str:
-    """Return the result of `compare_behaviour` as text for a terminal."""
-    return render_terminal(lay_out_behaviour(result))
-
-
 def lay_out_behaviour(result: Result) -> list[TextBlock]:
     """Lay out the result of `compare_behaviour` as lines and tables."""
     runs = result["runs"]
@@ -454,47 +468,35 @@ def lay_out_behaviour(result: Result) -> list[TextBlock]:
     blocks: list[TextBlock] = [describe_task(result)]
     for label, run in zip(labels, runs, strict=True):
         blocks.append(f"{label}: {run['run']}  {describe_system(run)}")
-    blocks.append("")
-    blocks.append(_figures_table(runs, labels))
-    blocks.append(_failures_table(runs, labels))
-    for label, run in zip(labels, runs, strict=True):
-        blocks.append(_costs_table(run, label))
-    blocks += [_pair_table(pair, labels) for pair in result["pairs"]]
-    return blocks
-
-
-def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:
-    rows = []
-    for key, label in FIGURES.items():
-        cells = list[Cell]()
-        for run in runs:
+    figures = []
+    for key, words in FIGURES.items():
+        row: JsonObject = {"mean": words}
+        for label, run in zip(labels, runs, strict=True):
             mean = run["figures"][key]["mean"]
-            cells.append(value_cell(mean, format_number(mean, unknown="-")))
-        rows.append([label, *cells])
-    return ResultTable("", ["mean", *labels], rows)
-
-
-def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:
+            row[label] = value_cell(mean, format_number(mean, unknown="-"))
+        figures.append(row)
+    failures = []
     cutoff = runs[0]["cutoff"]
-    rows = []
-    for key, label in KINDS.items():
+    for key, words in KINDS.items():
         counts = [run["failures"][key]["documents"] for run in runs]
         if any(counts):
-            rows.append([label.format(k=cutoff), *map(str, counts)])
+            row = {"by the first kind that applies": words.format(k=cutoff)}
+            failures.append(row | dict(zip(labels, counts, strict=True)))
+    blocks += ["", tabulate("", figures)]
     title = f"relevant documents not among the first {cutoff}"
-    return ResultTable(title, ["by the first kind that applies", *labels], rows)
-
-
-def _costs_table(run: Result, label: str) -> ResultTable:
-    rows = []
-    for key, costs in run["costs"].items():
-        cells = []
-        for name in COSTS:
-            decimals = 1 if name == "seconds" else 0
-            cells.append(f"{costs.get(name, 0):,.{decimals}f}")
-        rows.append([key, *cells])
-    title = f"{label}: by hop, by model calls so far, and by kind of step"
-    return ResultTable(title, ["", *COSTS], rows)
+    blocks.append(tabulate(title, failures) if failures else f"{title}: none")
+    for label, run in zip(labels, runs, strict=True):
+        costs = []
+        for key, cost in run["costs"].items():
+            row = {
+                "": key,
+                **{name: cost.get(name, 0) for name in COSTS},
+            }
+            costs.append(row | {"seconds": figure_cell(row["seconds"], "{:,.1f}")})
+        title = f"{label}: by hop, by model calls so far, and by kind of step"
+        blocks.append(tabulate(title, costs))
+    blocks += [_pair_table(pair, labels) for pair in result["pairs"]]
+    return blocks
 
 
 def _pair_table(pair: Result, labels: Sequence[str]) -> ResultTable:
@@ -508,8 +510,9 @@ def _pair_table(pair: Result, labels: Sequence[str]) -> ResultTable:
         "all": "recall of what surfaced",
         "equal": "at equal searches, half of them in each for both",
     }
+    heads = (first, second, "both together")
     rows = []
     for key, label in shares.items():
         if key in pair:
-            rows.append([label, *(f"{value:.4f}" for value in pair[key])])
-    return ResultTable(title, ["", first, second, "both together"], rows)
+            rows.append({"": label, **dict(zip(heads, map(figure_cell, pair[key]), strict=True))})
+    return tabulate(title, rows)

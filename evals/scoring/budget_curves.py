@@ -7,7 +7,6 @@ budgets of time, which depend on the machine.
 """
 
 import math
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -85,11 +84,22 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     drawn: dict[str, dict[str, list[MetricTrajectory]]] = {axis: {} for axis in axes}
     for run in runs:
         reasons = _refuse(run, axes)
-        refused += [{"run": run.name, "axis": axis, "why": why} for axis, why in reasons.items()]
+        refused += [
+            {
+                "run": run.name,
+                "axis": axis,
+                "why": why,
+            }
+            for axis, why in reasons.items()
+        ]
         allowed = [axis for axis in axes if axis not in reasons]
-        for axis, courses in _follow_queries(run, metric, allowed).items():
-            if courses:
-                drawn[axis][run.name] = courses
+        for query_id in run.query_ids if allowed else ():
+            outcome = run.outcomes[query_id]
+            courses = query_trajectory(
+                outcome, run.judged[query_id], metric, allowed, run.config["depth"]
+            )
+            for axis, course in courses.items():
+                drawn[axis].setdefault(run.name, []).append(course)
     shown = {}
     for axis, courses_by_run in drawn.items():
         if described := _describe_axis(axis, courses_by_run, labels):
@@ -107,7 +117,11 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
         "metric": metric,
         "queries": len(runs[0].query_ids),
         "runs": [
-            {"run": run.name, "label": labels[run.name], **{key: run.scores[key] for key in NAMED}}
+            {
+                "run": run.name,
+                "label": labels[run.name],
+                **{key: run.scores[key] for key in NAMED},
+            }
             for run in runs
         ],
         "axes": shown,
@@ -126,13 +140,11 @@ def _choose_metric(run: ScoredRun, name: str) -> str:
     # A name in a run's own files imports no code.
     check_metric(chosen, custom=bool(name))
     if is_pairwise(chosen) or chosen.startswith("Judged"):
-        columns = [
-            column for column in run.columns if not is_pairwise(column) and "[" not in column
-        ]
-        counted = "comparisons" if is_pairwise(chosen) else "all judgements"
-        mend = f"give --metric {' or '.join([*columns[:3], *SEEN])}"
+        ranked = [column for column in run.columns if not is_pairwise(column)]
+        columns = [column for column in ranked if "[" not in column]
         raise UsageError(
-            f"{chosen} is counted over {counted}, and has no value before the end; {mend}"
+            f"{chosen} is counted over comparisons or all judgements, and has no value before the "
+            f"end; give --metric {' or '.join([*columns[:3], *SEEN])}"
         )
     return chosen
 
@@ -172,20 +184,18 @@ def _describe_axis(
             names = [row["label"] for row in rows if row["mean"][index] == value]
             front.append({"budget": budget, "value": value, "runs": names})
     for row in rows:
-        row["front"] = not any(_dominates(rival, row) for rival in rows)
+        # No run ends better or cheaper than it, and neither worse nor dearer.
+        mark = (row["end"], -row["cost"])
+        marks = [(rival["end"], -rival["cost"]) for rival in rows]
+        row["front"] = not any(
+            end >= mark[0] and saved >= mark[1] and (end, saved) != mark for end, saved in marks
+        )
     return {
         "words": AXES[axis],
         "budgets": budgets,
         "curves": rows,
         "front": front,
     }
-
-
-def _dominates(rival: Result, row: Result) -> bool:
-    """Return whether `rival` ends better or cheaper than `row`, and neither worse nor dearer."""
-    if rival["end"] < row["end"] or rival["cost"] > row["cost"]:
-        return False
-    return bool(rival["end"] > row["end"] or rival["cost"] < row["cost"])
 
 
 def _choose_budgets(axis: str, largest: float) -> list[float]:
@@ -227,19 +237,6 @@ def _describe_curve(courses: Sequence[MetricTrajectory], budgets: list[float]) -
     }
 
 
-def _follow_queries(
-    run: ScoredRun, metric: str, axes: Sequence[str]
-) -> dict[str, list[MetricTrajectory]]:
-    trajectories = {axis: list[MetricTrajectory]() for axis in axes}
-    for query_id in run.query_ids if axes else ():
-        courses = query_trajectory(
-            run.outcomes[query_id], run.judged[query_id], metric, axes, run.config["depth"]
-        )
-        for axis, course in courses.items():
-            trajectories[axis].append(course)
-    return trajectories
-
-
 def query_trajectory(
     outcome: Row,
     row: Row,
@@ -262,23 +259,20 @@ def query_trajectory(
     # They are measured where something is paid for; after the last cost the submission counts.
     unmeasured = list[Row]()
     for step in outcome["trace"]["steps"]:
-        if costs := _costs(
-            step.get("usage"),
-            courses,
-            searched=step["tool"] in SURFACING and not step.get("refused"),
-        ):
-            value = measured.value_after(unmeasured, value)
+        searched = step["tool"] in SURFACING and not step.get("refused")
+        if costs := _costs(step.get("usage"), courses, searched=searched):
+            value = _take_steps(measured, unmeasured, value)
             unmeasured.clear()
             for axis, cost in costs:
                 courses[axis].pay(cost, value)
         unmeasured.append(step)
     for axis, spent in _costs(outcome["usage"], courses):  # calls after the last step
         if (remaining := spent - courses[axis].costs[-1]) > 1e-8:
-            value = measured.value_after(unmeasured, value)
+            value = _take_steps(measured, unmeasured, value)
             unmeasured.clear()
             courses[axis].pay(remaining, value)
     if metric in SEEN:
-        end = measured.value_after(unmeasured, value)
+        end = _take_steps(measured, unmeasured, value)
     else:
         end = metric_from_attribution(metric, outcome["ranking"], row) or 0.0
     for course in courses.values():
@@ -299,30 +293,18 @@ def _costs(
     return [(axis, cost) for axis, cost in costs.items() if axis in axes and cost]
 
 
-class _ValueSoFar(ABC):
-    """The value of a query after the steps so far."""
-
-    @abstractmethod
-    def add(self, step: Row) -> bool:
-        """Take another step; return whether it can have changed the value."""
-
-    @abstractmethod
-    def value(self) -> float | None:
-        """Return the value; None if it is undefined for the query."""
-
-    def value_after(self, steps: Sequence[Row], value_before: float) -> float:
-        """Take more steps, and return the value after them."""
-        changes = [self.add(step) for step in steps]
-        return (self.value() or 0.0) if any(changes) else value_before
+def _take_steps(
+    measured: "_RankedValue | _SeenShare", steps: Sequence[Row], value_before: float
+) -> float:
+    """Take more steps, and return the value after them."""
+    changes = [measured.add(step) for step in steps]
+    return (measured.value() or 0.0) if any(changes) else value_before
 
 
-class _RankedValue(_ValueSoFar):
-    def __init__(
-        self,
-        row: Row,
-        metric: str,
-        depth: int,
-    ) -> None:
+class _RankedValue:
+    """The value of a query after the steps so far: a metric of the ranking by now."""
+
+    def __init__(self, row: Row, metric: str, depth: int) -> None:
         self._metric = metric
         self._depth = depth
         self._grades = row["grades"]
@@ -332,39 +314,38 @@ class _RankedValue(_ValueSoFar):
         self._value: float | None = None
 
     def add(self, step: Row) -> bool:
+        """Take another step; return whether it can have changed the value."""
         return self._sofar.add(step)
 
     def value(self) -> float | None:
+        """Return the value; None if it is undefined for the query."""
         places = self._sofar.places(self._depth)
         if places != self._places:
             judged = judge_positions(places, self._grades, self._relevant)
-            self._places, self._value = places, apply_metric(self._metric, judged)
+            self._places = places
+            self._value = apply_metric(self._metric, judged)
         return self._value
 
 
-# Of relevant documents: what came back from a search so far, or was shown to a model
-class _SeenShare(_ValueSoFar):
+class _SeenShare:
+    """Of relevant documents, the share that came back from a search, or was shown to a model."""
+
     def __init__(self, row: Row, metric: str) -> None:
-        self._relevant = frozenset(doc_id["unit"] for doc_id in row["relevant"])
+        self._relevant = frozenset(history["unit"] for history in row["relevant"])
         self._unit_of = row.get("units", {})
-        self._shown = metric == "shown"
+        self._metric = metric
         self._seen: set[str] = set()
 
     def add(self, step: Row) -> bool:
         before = len(self._seen)
         doc_ids = []
-        if self._shown:
-            doc_ids = [
-                history
-                for history, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False)
-                if chars
-            ]
+        if self._metric == "shown":
+            shown = zip(step["doc_ids"], step.get("shown", ()), strict=False)
+            doc_ids = [doc_id for doc_id, characters in shown if characters]
         elif step["tool"] in SURFACING and not step.get("refused"):
             doc_ids = step["doc_ids"]
-        units = (
-            [self._unit_of.get(doc_id, doc_id) for doc_id in doc_ids] if self._unit_of else doc_ids
-        )
-        self._seen |= self._relevant.intersection(units)
+        self._seen.update(self._unit_of.get(doc_id, doc_id) for doc_id in doc_ids)
+        self._seen &= self._relevant
         return len(self._seen) > before
 
     def value(self) -> float | None:

@@ -160,8 +160,9 @@ class Contrast(NamedTuple):
 
     def align(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the values of both systems for the queries of which both have a value."""
-        before = self.baseline.values(self.metric)
-        pairs = align_columns(before, self.system.values(self.metric)).values()
+        pairs = align_columns(
+            self.baseline.values(self.metric), self.system.values(self.metric)
+        ).values()
         return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
 
     def is_exhausted(self) -> bool:
@@ -243,7 +244,7 @@ def fill_metrics(
     error for each other.
     """
     loaded = dict[str, Environment]()
-    names = list(names)
+    names = [name for name in names if "[" not in name]
     problems = []
     filled_runs = []
     for run in runs:
@@ -252,7 +253,7 @@ def fill_metrics(
         metric_code = dict(run.scores.get("metric_code", {}))
         resampled = any("resampled" in metric for metric in metrics.values())
         for name in names:
-            if name in columns or "[" in name:
+            if name in columns:
                 continue
             try:
                 columns[name], weights = _compute_column(run, name, loaded)
@@ -295,7 +296,10 @@ def _compute_column(
     # No corpus is loaded to find this out.
     if is_pairwise(name) and not any(map(is_pairwise, run.columns)):
         raise UsageError(f"{run.config['task']} has no such comparisons")
-    key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
+    key = json.dumps(
+        [run.contract, run.config[run_folder.PROVENANCE]["folder"]],
+        sort_keys=True,
+    )
     if key not in loaded:
         try:
             loaded[key] = load_environment(
@@ -314,24 +318,23 @@ def _compute_column(
 def _group(runs: list[ScoredRun], paths: Sequence[Path]) -> list[ComparedSystem]:
     grouped = _group_repeats(runs)
     # A run may be compared with itself, but it is not two repeats, nor two of the others.
-    once = list(paths if len(grouped) > 1 else paths[1:])
-    places = [path.resolve() for path in once]
-    if twice := [path for number, path in enumerate(once) if places[number] in places[:number]]:
-        raise UsageError(f"{twice[0]} is named twice; name each run once")
+    seen = set[Path]()
+    for path in paths if len(grouped) > 1 else paths[1:]:
+        if path.resolve() in seen:
+            raise UsageError(f"{path} is named twice; name each run once")
+        seen.add(path.resolve())
     return grouped if len(grouped) > 1 else [ComparedSystem((run,)) for run in runs]
 
 
 def _group_repeats(runs: Sequence[ScoredRun]) -> list[ComparedSystem]:
     grouped: dict[str, list[ScoredRun]] = {}
     for run in runs:
-        config = {key: value for key, value in run.config.items() if key != run_folder.PROVENANCE}
-        config |= {
-            key: {name: value for name, value in config[key].items() if name != "seed"}
-            for key in SEEDS
-        }
-        grouped.setdefault(
-            json.dumps([config, run.scores["judgements"]], sort_keys=True), []
-        ).append(run)
+        config = run_folder.Config(run.config)
+        del config[run_folder.PROVENANCE]
+        for key in SEEDS:
+            config[key] = {name: value for name, value in config[key].items() if name != "seed"}
+        key = json.dumps([config, run.scores["judgements"]], sort_keys=True)
+        grouped.setdefault(key, []).append(run)
     return [ComparedSystem(tuple(repeats)) for repeats in grouped.values()]
 
 
@@ -443,38 +446,42 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
             notes.append(f"{name} has the baseline's value for every query: no difference")
         few: dict[int, list[str]] = {}
         for row in rows:
-            if row["tests"] and 0 < row["wins"] + row["losses"] < fewest_moved(row["tests"]):
-                few.setdefault(row["tests"], []).append(row["metric"])
+            tests = row["tests"]
+            if tests and 0 < row["wins"] + row["losses"] < fewest_moved(tests):
+                few.setdefault(tests, []).append(row["metric"])
         for tests, metrics in few.items():
             notes.append(
                 f"{name}: fewer than {fewest_moved(tests)} queries differ in {', '.join(metrics)}, "
                 f"so no p can be below .05 after Holm for {plural(tests, 'test')}"
             )
-    if any(is_weighted(row["metric"]) for row in comparisons):
+    compared = [row["metric"] for row in comparisons]
+    if any(map(is_weighted, compared)):
         notes.append(
             "Triplets: each query counts once here, and as often as it has triplets in a run's "
             "own table"
         )
-    if lower := [row["metric"] for row in comparisons if is_lower_better(row["metric"])]:
+    if lower := next(filter(is_lower_better, compared), ""):
         notes.append(
-            f"{lower[0]}: lower is better, so a query that is won here is one with more of it"
+            f"{lower}: lower is better, so a query that is won here is one with more of it"
         )
     return notes
 
 
 def _note_repeats(systems: list[ComparedSystem], runs: list[ScoredRun], metric: str) -> list[str]:
     if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
-        deviation = _measure_spread(
-            runs, metric, align_columns(*(run.columns.get(metric, {}) for run in runs))
-        )
+        columns = [run.columns.get(metric, {}) for run in runs]
+        deviation = _measure_spread(runs, metric, align_columns(*columns))
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
-        alike = f"all of these are one configuration repeated, so they differ by chance{by}"
-        return [f"{alike}; name another system's runs beside them"]
-    note = (
+        return [
+            f"all of these are one configuration repeated, so they differ by chance{by}; "
+            "name another system's runs beside them"
+        ]
+    if all(len(system.runs) == 1 for system in systems):
+        return []
+    return [
         "repeats: a query counts once, by its mean over them; the interval is of queries with all "
         "their repeats"
-    )
-    return [note] if any(len(system.runs) > 1 for system in systems) else []
+    ]
 
 
 def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str, list[Any]]:
@@ -526,7 +533,14 @@ def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -
         difference = after - before
         if abs(difference) >= TIE:
             row: Result = {"run": system.name, "metric": metric, "query_id": query_id}
-            rows.append(row | {"baseline": before, "value": after, "difference": difference})
+            rows.append(
+                row
+                | {
+                    "baseline": before,
+                    "value": after,
+                    "difference": difference,
+                }
+            )
     rows.sort(key=lambda row: (-abs(row["difference"]), row["query_id"]))
     gained = [row for row in rows if row["difference"] > 0]
     lost = [row for row in rows if row["difference"] < 0]
@@ -541,7 +555,10 @@ def _compare_losses(
     """
     rows = []
     notes = dict[str, None]()
-    k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
+    k = choose_cutoffs(
+        baseline.runs[0].metric,
+        baseline.runs[0].columns,
+    )[0]
     for system in systems:
         try:
             before = [_read_fates(run, k) for run in baseline.runs]
@@ -561,7 +578,11 @@ def _compare_losses(
 # no more of each line: there may be a million documents
 def _read_fates(run: ScoredRun, k: int) -> Fates:
     fates = Fates()
-    for query_id, row in zip(run.query_ids, run.judged.rows(run.query_ids), strict=True):
+    for query_id, row in zip(
+        run.query_ids,
+        run.judged.rows(run.query_ids),
+        strict=True,
+    ):
         if row["relevant"]:
             fates[query_id] = {one["unit"]: fate_at(one, k) for one in row["relevant"]}
     return fates

@@ -52,25 +52,21 @@ class Ranking:
         return {doc_id: position for position, doc_id in enumerate(self.doc_ids)}
 
     def wins(self, comparison: "Comparison") -> bool:
-        """Return whether the better document is strictly above the worse document."""
-        return self.prefers(comparison.better, comparison.worse)
+        """Return whether the better document is strictly above the worse document.
+
+        Documents that are not ranked are below all that are.
+        """
+        better = self._positions.get(comparison.better)
+        worse = self._positions.get(comparison.worse)
+        if better is None or worse is None:
+            return better is not None
+        if self.scores:
+            return self.scores[better] > self.scores[worse]
+        return better < worse
 
     def ranks_either(self, comparison: "Comparison") -> bool:
         """Return whether the ranking has either of the two documents."""
         return comparison.better in self._positions or comparison.worse in self._positions
-
-    def prefers(self, better: str, worse: str) -> bool:
-        """Return whether `better` is strictly above `worse`.
-
-        Documents that are not ranked are below all that are.
-        """
-        first = self._positions.get(better)
-        second = self._positions.get(worse)
-        if first is None or second is None:
-            return first is not None
-        if self.scores:
-            return self.scores[first] > self.scores[second]
-        return first < second
 
 
 def ranking_of(outcome: JsonMapping) -> Ranking:
@@ -216,7 +212,7 @@ def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environmen
         lacking = ""
         if name == "Flip":
             lacking = "" if environment.twins else "queries told in two ways"
-        elif not labels or (name != "Win" and name not in labels):
+        elif not labels or name not in ("Win", *labels):
             lacking = "comparisons of that kind"
         if lacking:
             raise NotApplicable(
@@ -262,8 +258,12 @@ def compute(
         if environment.twins.get(query_id, query_id) not in rankings:
             return None
         return _compare(name, query_id, rankings, environment)
-    judgements = environment.judgements[environment.headline]
-    return apply_metric(name, judge_ranking(rankings[query_id].doc_ids, judgements, query_id))
+    return apply_metric(
+        name,
+        judge_ranking(
+            rankings[query_id].doc_ids, environment.judgements[environment.headline], query_id
+        ),
+    )
 
 
 def is_pairwise(name: str) -> bool:

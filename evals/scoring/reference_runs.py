@@ -128,9 +128,11 @@ class ReferenceRuns(NamedTuple):
         """
         floor = self.bounds.get("floor")
         ceiling = self.bounds["ceiling"] if self.is_own("ceiling") else None
-        gained = self._compute(paired, floor, self.run)
-        missing = self._compute(paired, self.run, ceiling)
-        return gained, missing, self._compute(share_closed, floor, self.run, ceiling)
+        return (
+            self._compute(paired, floor, self.run),
+            self._compute(paired, self.run, ceiling),
+            self._compute(share_closed, floor, self.run, ceiling),
+        )
 
     def _compute(self, function: Callable[..., T], *runs: ScoredRun | None) -> T | None:
         columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]
@@ -184,7 +186,14 @@ def _read_lightly(path: Path, like: ScoredRun | None = None) -> ScoredRun | None
             for key in CONTRACT:
                 if key != "pool" and config.get(key) != like.config.get(key):
                     return None
-        run = ScoredRun(path, config, read_scores(path, config), {}, {}, [])
+        run = ScoredRun(
+            path,
+            config,
+            read_scores(path, config),
+            {},
+            {},
+            [],
+        )
     except (SextantError, OSError, ValueError):
         return None
     if run.scores.get("owed") or not run.scores["metrics"]:

@@ -37,7 +37,10 @@ def show_scores(scores: Scores, *, as_json: bool = False, deviations: int = 0) -
     if as_json:
         print_json(scores, kept="in the run folder")
     else:
-        print_stdout(render_terminal(lay_out_scores(scores, deviations)), kept="in the run folder")
+        print_stdout(
+            render_terminal(lay_out_scores(scores, deviations)),
+            kept="in the run folder",
+        )
 
 
 def lay_out_scores(scores: JsonMapping, deviations: int = 0) -> list[TextBlock]:
@@ -52,7 +55,12 @@ def lay_out_scores(scores: JsonMapping, deviations: int = 0) -> list[TextBlock]:
         blocks.append(_metrics_table(scores["metrics"], scores))
     losses = scores.get("losses", {})
     if losses.get("queries"):
-        blocks.append(_losses_table(losses, losses["at"][str(losses["cutoff"])]))
+        blocks.append(
+            _losses_table(
+                losses,
+                losses["at"][str(losses["cutoff"])],
+            )
+        )
     bounds = scores.get("bounds", {})
     for label, reference in list_bounds(bounds):
         mean = f"{reference['mean']:.4f}"
@@ -63,13 +71,25 @@ def lay_out_scores(scores: JsonMapping, deviations: int = 0) -> list[TextBlock]:
             count = plural(deviations, "point")
             note = f"{program} differs from the paper's in {count}, which sextant score RUN lists"
         blocks.append(note)
-    return [*blocks, *_footings(scores), *_usage_lines(scores), f"run: {scores['run']}"]
+    return [
+        *blocks,
+        *_footings(scores),
+        *_usage_lines(scores),
+        f"run: {scores['run']}",
+    ]
 
 
 def _headings(scores: Scores) -> Iterator[str]:
     yield describe_task(scores)
     yield describe_system(scores)
-    compiled_on = (scores.get("compiled") or {}).get("task", "").split(",")
+    compiled_on = (
+        (scores.get("compiled") or {})
+        .get(
+            "task",
+            "",
+        )
+        .split(",")
+    )
     if scores["split"] != "test" and scores["task"] in compiled_on:
         yield "dev queries are among these: it was compiled on them"
     if pool := scores["pool"]:
@@ -95,10 +115,16 @@ def _metrics_table(metrics: dict[str, JsonObject], scores: Scores) -> ResultTabl
         if value["mean"] is None:
             interval = Cell("for all of these queries")
         elif value["low"] is not None:
-            interval = Cell("{:.4f} to {:.4f}", figures=[value["low"], value["high"]])
+            interval = Cell(
+                "{:.4f} to {:.4f}",
+                figures=[value["low"], value["high"]],
+            )
         resampled = Cell("")
         if means := value.get("resampled"):
-            resampled = Cell("{:.4f} +- {:.4f}", figures=[means["mean"], means["error"]])
+            resampled = Cell(
+                "{:.4f} +- {:.4f}",
+                figures=[means["mean"], means["error"]],
+            )
         row: JsonObject = {
             "metric": f"{name}{count}",
             scores["judgements"] if judgements else "mean": figure_cell(
@@ -130,7 +156,12 @@ def _losses_table(losses: JsonObject, shares: JsonMapping) -> ResultTable:
                     f"R@{cutoff}: what became of relevant documents": words.format(k=cutoff),
                     "share, mean over queries": figure_cell(shares[fate]),
                     "documents": documents,
-                    "": " " * start + "█" * max(round(BAR * total) - start, 1),
+                    "": " " * start
+                    + "█"
+                    * max(
+                        round(BAR * total) - start,
+                        1,
+                    ),
                 }
             )
     return tabulate("", rows)

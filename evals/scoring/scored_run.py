@@ -31,11 +31,27 @@ Column = dict[str, float | None]  # query_id -> value of one metric, None where 
 
 # Keys that two runs must share for their difference to be that of the systems; in addition, the
 # judgements that lead must be the same, and the grade from which a document is relevant.
-CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
+CONTRACT = (
+    "task",
+    "data_fingerprint",
+    "split",
+    "asked",
+    "instruction",
+    "max_p",
+    "depth",
+    "pool",
+)
 # Keys that results repeat of a run.
 ABOUT = ("task", "data", "split", "judgements", "relevant_from")
 NAMED = ("program", "retriever", "lm")
-USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
+USED = (
+    "calls",
+    "input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "paid_usd",
+    "list_usd",
+)
 _COMPILED = "compiled"  # folder of compilations next to the runs; its folders have other files
 _LARGEST_TABLE = 1 << 30  # bytes of scores.csv, whose last column has error messages
 JUDGED = "judged-"  # prefix of the folders of judges next to the runs (construction/sextant_construction/llm_judge.py)
@@ -140,8 +156,11 @@ class ScoredRun:
 
         DataError if a run is missing.
         """
-        mend = "give its command again to have them answered"
-        return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
+        return self._check(
+            run_folder.read_outcomes(self.path),
+            "has scores, but no outcome",
+            "give its command again to have them answered",
+        )
 
     @cached_property
     def seconds(self) -> float:

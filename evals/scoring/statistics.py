@@ -127,7 +127,10 @@ def means_of_resamples(rows: np.ndarray) -> np.ndarray:
         # Each resample has counters of its own, so that one bincount serves the block.
         starts = np.arange(len(draws)) * queries
         counters = draws + starts[:, None]
-        times_drawn = np.bincount(counters.ravel(), minlength=draws.size).reshape(draws.shape)
+        times_drawn = np.bincount(
+            counters.ravel(),
+            minlength=draws.size,
+        ).reshape(draws.shape)
         means.append(times_drawn.astype(np.float64) @ rows / queries)
     return np.concatenate(means)
 
@@ -167,7 +170,11 @@ def resampled_mean(values: Sequence[float]) -> dict[str, float]:
     generator = np.random.RandomState(42)
     means = []
     for _ in range(1000):
-        draws = generator.choice(len(array), len(array), replace=True)
+        draws = generator.choice(
+            len(array),
+            len(array),
+            replace=True,
+        )
         means.append(array[draws].mean())
     return {
         "mean": float(np.mean(means)),
@@ -290,7 +297,12 @@ def sign_flip(
     needed = DRAWS_PER_TEST * tests - 1
     if p >= REFINED or needed <= permutations:
         return p
-    return _p_of_random_signs(moved, extreme, needed, seed + 1)
+    return _p_of_random_signs(
+        moved,
+        extreme,
+        needed,
+        seed + 1,
+    )
 
 
 def _p_of_random_signs(
@@ -322,16 +334,33 @@ def _random_signed_sums(
     A random byte is an index into the table of the signed sums of eight values.
     """
     missing = -len(values) % GROUP
-    groups = np.pad(values, (0, missing)).reshape(-1, GROUP)
+    groups = np.pad(values, (0, missing)).reshape(
+        -1,
+        GROUP,
+    )
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
-    offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
+    offsets = (
+        np.arange(
+            len(groups),
+            dtype=np.int32,
+        )
+        * 2**GROUP
+    )
     generator = np.random.default_rng(seed)
     sums = np.empty(count)
     # Assignments of a block: 1 MB of indices, which stays in the cache.
     step = max(1, 200_000 // len(groups))
     for start in range(0, count, step):
         size = (min(step, count - start), len(groups))
-        indices = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
+        indices = (
+            generator.integers(
+                0,
+                2**GROUP,
+                size,
+                dtype=np.uint8,
+            )
+            + offsets
+        )
         sums[start : start + step] = np.take(tables, indices).sum(axis=1)
     return sums
 
@@ -366,7 +395,10 @@ def detectable_difference(groups: Sequence[np.ndarray], tests: int) -> float | N
     if not math.sqrt(total) > TIE:
         return None
     freedom = total**2 / math.fsum(pooled_terms)
-    quantiles = stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)
+    quantiles = stdtrit(
+        freedom,
+        1 - level / 2,
+    ) + stdtrit(freedom, POWER)
     loss_of_power = 1 + 1 / (3 * steps)
     return float(quantiles * loss_of_power * math.sqrt(total))
 

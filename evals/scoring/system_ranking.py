@@ -39,13 +39,23 @@ def rank_systems(
         aligned = align_columns(*(system[metric] for system in systems)).values()
         columns = list(zip(*aligned, strict=True))
         row: JsonObject = {"metric": metric, "queries": len(aligned)}
-        row |= {"means": [None] * len(systems), "leader": None, "tests": 0, "family": ""}
+        row |= {
+            "means": [None] * len(systems),
+            "leader": None,
+            "tests": 0,
+            "family": "",
+        }
         row |= {key: [None] * len(systems) for key in ("p", "p_holm", "differs")}
         rows.append(row)
         if not columns:
             continue
         means = row["means"] = [sum(column) / len(column) for column in columns]
-        leader = row["leader"] = means.index(max(means, key=partial(orient, metric)))
+        leader = row["leader"] = means.index(
+            max(
+                means,
+                key=partial(orient, metric),
+            )
+        )
         if metric in untested:
             continue
         family = families.setdefault(headline if metric == headline else OTHERS, [])
