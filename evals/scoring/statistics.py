@@ -8,7 +8,7 @@ has the coverage of the intervals, docs/decisions/comparing.md the reasons.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,32 +105,23 @@ def _interval(
     return Interval(mean, low, high)
 
 
-def _draw_queries(queries: int) -> Iterator[np.ndarray]:
-    """Yield resamples of the numbers of queries, in blocks of shape (up to n, queries).
+def means_of_resamples(rows: np.ndarray) -> np.ndarray:
+    """Return the means of resamples of rows, shape (resamples, columns).
 
     20 million draws in all, but 2,000 to 10,000 resamples.
     """
+    queries = len(rows)
     resamples = max(2_000, min(10_000, 20_000_000 // queries))
     generator = np.random.default_rng(0)
     # Resamples of a block: 1 MB of draws for any number of queries, which stays in the cache.
     step = max(1, 128_000 // queries)
+    means = []
     for start in range(0, resamples, step):
         block = min(step, resamples - start)
-        yield generator.integers(0, queries, size=(block, queries))
-
-
-def means_of_resamples(rows: np.ndarray) -> np.ndarray:
-    """Return the means of resamples of rows, shape (resamples, columns)."""
-    queries = len(rows)
-    means = []
-    for draws in _draw_queries(queries):
+        draws = generator.integers(0, queries, size=(block, queries))
         # Each resample has counters of its own, so that one bincount serves the block.
-        starts = np.arange(len(draws)) * queries
-        counters = draws + starts[:, None]
-        times_drawn = np.bincount(
-            counters.ravel(),
-            minlength=draws.size,
-        ).reshape(draws.shape)
+        counters = draws + (np.arange(block) * queries)[:, None]
+        times_drawn = np.bincount(counters.ravel(), minlength=draws.size).reshape(draws.shape)
         means.append(times_drawn.astype(np.float64) @ rows / queries)
     return np.concatenate(means)
 
@@ -311,9 +302,23 @@ def _p_of_random_signs(
     permutations: int,
     seed: int,
 ) -> float:
-    sums = _random_signed_sums(moved, permutations, seed)
-    is_extreme = np.abs(sums) >= extreme
-    count = int(is_extreme.sum())
+    """Return p from random signs.
+
+    A random byte is an index into the table of the signed sums of eight values.
+    """
+    padding = (0, -len(moved) % GROUP)
+    groups = np.pad(moved, padding).reshape(-1, GROUP)
+    tables = np.stack([_signed_sums(group) for group in groups]).ravel()
+    offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
+    generator = np.random.default_rng(seed)
+    count = 0
+    # Assignments of a block: 1 MB of indices, which stays in the cache.
+    step = max(1, 200_000 // len(groups))
+    for start in range(0, permutations, step):
+        size = (min(step, permutations - start), len(groups))
+        indices = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
+        sums = np.take(tables, indices).sum(axis=1)
+        count += int((np.abs(sums) >= extreme).sum())
     return (count + 1) / (permutations + 1)
 
 
@@ -321,47 +326,6 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
-    return sums
-
-
-def _random_signed_sums(
-    values: np.ndarray,
-    count: int,
-    seed: int,
-) -> np.ndarray:
-    """Return `count` sums under random signs.
-
-    A random byte is an index into the table of the signed sums of eight values.
-    """
-    missing = -len(values) % GROUP
-    groups = np.pad(values, (0, missing)).reshape(
-        -1,
-        GROUP,
-    )
-    tables = np.stack([_signed_sums(group) for group in groups]).ravel()
-    offsets = (
-        np.arange(
-            len(groups),
-            dtype=np.int32,
-        )
-        * 2**GROUP
-    )
-    generator = np.random.default_rng(seed)
-    sums = np.empty(count)
-    # Assignments of a block: 1 MB of indices, which stays in the cache.
-    step = max(1, 200_000 // len(groups))
-    for start in range(0, count, step):
-        size = (min(step, count - start), len(groups))
-        indices = (
-            generator.integers(
-                0,
-                2**GROUP,
-                size,
-                dtype=np.uint8,
-            )
-            + offsets
-        )
-        sums[start : start + step] = np.take(tables, indices).sum(axis=1)
     return sums
 
 
