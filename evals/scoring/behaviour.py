@@ -17,7 +17,7 @@ from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.evals.run_schemas import FATE_LABELS, Fate
 from sextant.evals.scoring import scored_run
 from sextant.evals.scoring.attribution import fate_at
-from sextant.evals.scoring.budget_curves import MetricTrajectory, query_trajectory
+from sextant.evals.scoring.budget_curves import query_trajectory
 from sextant.evals.scoring.metrics import check_metric, is_pairwise
 from sextant.evals.scoring.system_names import name_systems
 from sextant.tools import schemas
@@ -132,33 +132,66 @@ def observe_run(
         run.judged.rows(asked),
         strict=True,
     )
-    depth = run.config["depth"]
-    return {
-        query_id: _observe(
-            outcome,
-            row,
-            run.metric,
-            depth,
-        )
-        for query_id, outcome, row in rows
-    }
+    observed = dict[str, QueryBehaviour]()
+    for query_id, outcome, row in rows:
+        behaviour = _observe(outcome, row, run.metric, run.config["depth"])
+        costs = _cost_steps(outcome["trace"]["steps"], behaviour.figures["relevant"])
+        observed[query_id] = behaviour._replace(costs=costs)
+    return observed
 
 
 def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) -> QueryBehaviour:
-    """Return the behaviour in a query from its `outcome` and its `row` of attribution.jsonl."""
-    observer = _StepObserver(outcome, row, metric, depth)
-    surfaced = {}
-    for unit, history in observer.relevant.items():
-        search = history.get("search")
-        if search in observer.searches:
-            surfaced[unit] = observer.searches.index(search) + 1
-    return QueryBehaviour(
-        observer.figures,
-        observer.add_up_costs(outcome["trace"]["steps"]),
-        observer.notes,
-        surfaced,
-        lost=row["relevant"],
-    )
+    """Return the behaviour in a query without costs, from its steps in their order.
+
+    `row` is the query's line of attribution.jsonl, `metric` the headline metric.
+    """
+    units = row.get("units", {})
+    relevant = {history["unit"]: history.get("search") for history in row["relevant"]}
+    # number of a step -> relevant documents that it surfaced first
+    first_found = Counter(history.get("search") for history in row["relevant"])
+    figures = defaultdict[str, list[tuple[float, int]]](list)
+    searches = dict[int, int]()  # number of a step -> its number among searches, from 1
+    notes = list[tuple[int, list[int]]]()
+    repeats = list[int]()
+    before = {"new_words": set[str](), "new_results": set[str]()}
+    for number, step in enumerate(outcome["trace"]["steps"]):
+        tool = step["tool"]
+        if _surfaces(step):
+            items_of_search = (set(content_words(step["argument"])), set(step["doc_ids"]))
+            for (name, earlier), items in zip(before.items(), items_of_search, strict=True):
+                # The first search is new by itself, which says nothing.
+                if items and searches:
+                    figures[name].append((len(items - earlier) / len(items), number))
+                earlier |= items
+            figures["relevant"].append((first_found[number], number))
+            searches[number] = len(searches) + 1
+            if notes:
+                notes[-1][1].append(number)
+        elif tool == "note" and (not notes or notes[-1][1]):
+            notes.append((number, []))
+        elif tool == "repeat":
+            repeats.append(number)
+        elif tool == "select":
+            for doc_id in step["doc_ids"]:
+                figures["selected"].append((int(units.get(doc_id, doc_id) in relevant), number))
+    for note, led_to in notes:
+        if led_to:
+            figures["notes"].append((int(any(first_found[search] for search in led_to)), note))
+    figures["searches"] = [(len(searches), max(searches, default=0))]
+    figures["repeats"] = [(len(repeats), max(repeats, default=0))]
+    if not is_pairwise(metric):
+        courses = query_trajectory(outcome, row, metric, ["searches"], depth)
+        for course in courses.values():
+            last = _find_last_change(course.values)
+            figures["decided"] = [(last, [0, *searches][last] if last <= len(searches) else 0)]
+    surfaced = {unit: searches[search] for unit, search in relevant.items() if search in searches}
+    return QueryBehaviour(figures, {}, notes, surfaced, lost=row["relevant"])
+
+
+def _find_last_change(values: Sequence[float]) -> int:
+    """Return the number of searches after which the value is still another than the final value."""
+    changes = [count for count, value in enumerate(values, 1) if value != values[-1]]
+    return max(changes, default=0)
 
 
 class FigureMeans:
@@ -172,7 +205,7 @@ class FigureMeans:
 
     def add(self, outcome: JsonMapping, row: JsonMapping) -> None:
         """Take a query by its `outcome` and its `row` of attribution.jsonl."""
-        figures = _StepObserver(outcome, row, self._metric, self._depth).figures
+        figures = _observe(outcome, row, self._metric, self._depth).figures
         for name, values in figures.items():
             self._values[name] += [value for value, _ in values]
 
@@ -192,100 +225,32 @@ def figure_means(run: scored_run.ScoredRun) -> dict[str, float | None]:
     return {name: figure["mean"] for name, figure in figures.items()}
 
 
-class _StepObserver:
-    """The figures and notes of a query, from its steps in their order."""
+def _cost_steps(
+    steps: Sequence[JsonMapping], surfaced: Sequence[tuple[float, int]]
+) -> dict[str, Counter[str]]:
+    """Return the costs of a query's steps by hop, by model calls so far, and by kind.
 
-    def __init__(self, outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) -> None:
-        """`row` is the query's line of attribution.jsonl, `metric` the headline metric."""
-        self._units = row.get("units", {})
-        self.relevant = {history["unit"]: history for history in row["relevant"]}
-        # number of a search -> relevant documents that it surfaced first
-        self.first_found = Counter(history.get("search") for history in row["relevant"])
-        self.figures = defaultdict[str, list[tuple[float, int]]](list)
-        self.searches = list[int]()
-        self.notes = list[tuple[int, list[int]]]()
-        self._repeats = list[int]()
-        self._words_before = set[str]()
-        self._results_before = set[str]()
-        self._last_search: JsonMapping = {"argument": "", "doc_ids": ()}
-        for number, step in enumerate(outcome["trace"]["steps"]):
-            self._add(number, step)
-        for note, led_to in self.notes:
-            if led_to:
-                leads = any(self.first_found[search] for search in led_to)
-                self.figures["notes"].append((int(leads), note))
-        self.figures["searches"] = [(len(self.searches), max(self.searches, default=0))]
-        self.figures["repeats"] = [(len(self._repeats), max(self._repeats, default=0))]
-        if not is_pairwise(metric):
-            for trajectory in query_trajectory(
-                outcome,
-                row,
-                metric,
-                ["searches"],
-                depth,
-            ).values():
-                self._add_decided(trajectory)
-
-    def _add(self, number: int, step: JsonMapping) -> None:
-        tool = step["tool"]
-        if _surfaces(step):
-            self._add_search(number, step)
-        elif tool == "note" and (not self.notes or self.notes[-1][1]):
-            self.notes.append((number, []))
-        elif tool == "repeat":
-            self._repeats.append(number)
-        elif tool == "select":
-            for doc_id in step["doc_ids"]:
-                is_relevant = self._units.get(doc_id, doc_id) in self.relevant
-                self.figures["selected"].append((int(is_relevant), number))
-
-    def _add_search(self, number: int, step: JsonMapping) -> None:
-        # The first search is new by itself, which says nothing.
-        if self.searches:
-            self._words_before.update(content_words(self._last_search["argument"]))
-            self._results_before.update(self._last_search["doc_ids"])
-            for name, items, before in (
-                ("new_words", set(content_words(step["argument"])), self._words_before),
-                ("new_results", set(step["doc_ids"]), self._results_before),
-            ):
-                if items:
-                    self.figures[name].append((len(items - before) / len(items), number))
-        self._last_search = step
-        self.figures["relevant"].append((self.first_found[number], number))
-        self.searches.append(number)
-        if self.notes:
-            self.notes[-1][1].append(number)
-
-    def _add_decided(self, trajectory: MetricTrajectory) -> None:
-        final = trajectory.values[-1]
-        # Number of searches after which the value is still another, and then the final value.
-        last = 0
-        for count, value in enumerate(trajectory.values, 1):
-            if value != final:
-                last = count
-        step_number = self.searches[last - 1] if 0 < last <= len(self.searches) else 0
-        self.figures["decided"] = [(last, step_number)]
-
-    def add_up_costs(self, steps: Sequence[JsonMapping]) -> dict[str, Counter[str]]:
-        """Return the costs of the query's steps by hop, by model calls so far, and by kind."""
-        costs = defaultdict[str, Counter[str]](Counter)
-        calls_so_far = 0
-        for number, step in enumerate(steps):
-            usage = Counter(step.get("usage") or {})
-            cost = {
-                "steps": 1,
-                "seconds": step.get("seconds", 0),
-                "calls": usage["calls"],
-                "tokens": usage["input_tokens"] + usage["output_tokens"],
-            }
-            if _surfaces(step):
-                cost |= {"searches": 1, "relevant": self.first_found[number]}
-            calls_so_far += usage["calls"]
-            # Rounded up to 1, 2, 4, 8 ...
-            calls = 1 << max(0, calls_so_far - 1).bit_length()
-            for key in (f"hop {step.get('hop', 0)}", f"call {calls}", step["tool"]):
-                costs[key].update(cost)
-        return costs
+    `surfaced` has the relevant documents that each search surfaced first.
+    """
+    costs = defaultdict[str, Counter[str]](Counter)
+    calls_so_far = 0
+    relevant_of = {number: relevant for relevant, number in surfaced}
+    for number, step in enumerate(steps):
+        usage = Counter(step.get("usage") or {})
+        cost = {
+            "steps": 1,
+            "seconds": step.get("seconds", 0),
+            "calls": usage["calls"],
+            "tokens": usage["input_tokens"] + usage["output_tokens"],
+        }
+        if number in relevant_of:
+            cost |= {"searches": 1, "relevant": relevant_of[number]}
+        calls_so_far += usage["calls"]
+        # Rounded up to 1, 2, 4, 8 ...
+        calls = 1 << max(0, calls_so_far - 1).bit_length()
+        for key in (f"hop {step.get('hop', 0)}", f"call {calls}", step["tool"]):
+            costs[key].update(cost)
+    return costs
 
 
 def _surfaces(step: JsonMapping) -> bool:
