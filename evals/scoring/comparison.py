@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -151,24 +151,8 @@ class ComparedSystem:
         return row
 
 
-class Contrast(NamedTuple):
-    """Two systems that are compared in a metric."""
-
-    baseline: ComparedSystem
-    system: ComparedSystem
-    metric: str
-
-    def align(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the values of both systems for the queries of which both have a value."""
-        pairs = align_columns(
-            self.baseline.values(self.metric), self.system.values(self.metric)
-        ).values()
-        return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-
-    def is_exhausted(self) -> bool:
-        """Return whether each run exhausts its documents, so that there is nothing to test."""
-        runs = (*self.baseline.runs, *self.system.runs)
-        return all(run.is_exhausted_by(self.metric) for run in runs)
+# A baseline, another system, and the metric in which they are compared.
+Contrast = tuple[ComparedSystem, ComparedSystem, str]
 
 
 def compare(
@@ -193,7 +177,7 @@ def compare(
     chosen = [_choose_metrics(baseline, system, metrics) for system in systems_compared]
     check_metric_code(runs, dict.fromkeys(name for names in chosen for name in names))
     pairs = list(zip(systems_compared, chosen, strict=True))
-    contrasts = [Contrast(baseline, system, name) for system, names in pairs for name in names]
+    contrasts = [(baseline, system, name) for system, names in pairs for name in names]
     headline = chosen[0][0]
     comparisons = _test_contrasts(contrasts, headline, fewest)
     untested = [row["metric"] for row in comparisons if row["p"] is None]
@@ -413,22 +397,24 @@ def _test_contrasts(contrasts: Sequence[Contrast], headline: str, fewest: int = 
     # family -> its rows, each with its differences
     families: dict[str, list[tuple[Result, list[np.ndarray]]]] = {}
     rows = list[Result]()
-    for contrast in contrasts:
-        before, after = contrast.align()
-        row: Result = {"run": contrast.system.name, "metric": contrast.metric}
+    for baseline, system, metric in contrasts:
+        row: Result = {"run": system.name, "metric": metric}
         row |= dict.fromkeys(("baseline_mean", "mean", *PairedTest._fields, "family"))
         row |= dict.fromkeys(("wins", "ties", "losses", "queries"), 0)
         rows.append(row)
-        if not before:
+        aligned = align_columns(baseline.values(metric), system.values(metric)).values()
+        if not aligned:
             continue
+        before, after = zip(*aligned, strict=True)
         row["baseline_mean"] = math.fsum(before) / len(before)
         row["mean"] = math.fsum(after) / len(after)
         differences = [subtract_columns(before, after)]
-        if contrast.is_exhausted():
+        # If the metric counts all documents of each run, there is nothing to test.
+        if all(run.is_exhausted_by(metric) for run in (*baseline.runs, *system.runs)):
             row |= run_tests([differences])[0]._asdict()
             row |= dict.fromkeys(("p", "p_holm", "detectable", "tests"))
         else:
-            row["family"] = headline if contrast.metric == headline else OTHERS
+            row["family"] = headline if metric == headline else OTHERS
             families.setdefault(row["family"], []).append((row, differences))
     for family, tested in families.items():
         of_family = [differences for _, differences in tested]
@@ -663,8 +649,8 @@ def compare_pairs(paths: Sequence[Path], metric: str) -> list[Result]:
         raise problems[0]
     systems = _group(runs, paths)
     _check_contracts(runs, force=True)
-    contrasts = [Contrast(*pair, metric) for pair in combinations(systems, 2)]
-    rows = _test_contrasts(contrasts, metric)
-    for contrast, row in zip(contrasts, rows, strict=True):
-        row["baseline"] = contrast.baseline.name
+    pairs = list(combinations(systems, 2))
+    rows = _test_contrasts([(*pair, metric) for pair in pairs], metric)
+    for (baseline, _), row in zip(pairs, rows, strict=True):
+        row["baseline"] = baseline.name
     return rows
