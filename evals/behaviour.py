@@ -52,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     find_folders(arguments.paths)  # before what follows is imported
     from sextant.evals.scoring import behaviour  # NumPy and rich: not for --help
-    from sextant.tools.platform.result_table import render_terminal
+    from sextant.tools.platform.result_table import render_terminal  # as above
 
     with announced("counting the steps of searchers"):
         result = behaviour.compare_behaviour(arguments.paths)
