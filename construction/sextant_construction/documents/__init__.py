@@ -57,34 +57,29 @@ def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
         raise DataError(f"there is no file or folder {path}")
     wanted = FORMS[form] if form else sum(FORMS.values(), ())
     inside, left_out = list_folder(path, follow_links=follow_links)
-    corpus = {
-        file
-        for file in table_files.find_tables(path).of_table.get("documents", ())
-        if find_ending(file) in FORMS["table"]
-    }
+    tables_found = table_files.find_tables(path).of_table.get("documents", ())
+    corpus = {file for file in tables_found if find_ending(file) in FORMS["table"]}
     files = []
-    left_out_files = []
+    other_files = []
     for file in inside:
         if find_ending(file) in wanted and (file in corpus or not corpus):
             files.append(file)
         else:
-            left_out_files.append(LeftOut(file.relative_to(path).as_posix(), OTHER_FORM))
+            other_files.append(LeftOut(file.relative_to(path).as_posix(), OTHER_FORM))
     if not files:
-        links = say_links(left_out)
         endings = f"{path} holds no file that is read (their names end in {', '.join(wanted)})"
-        raise DataError(f"{endings}; {links}" if links else endings)
-    return Listing(files, [*left_out, *left_out_files])
+        raise DataError("; ".join(filter(None, [endings, say_links(left_out)])))
+    return Listing(files, [*left_out, *other_files])
 
 
 def say_links(left_out: Sequence[LeftOut]) -> str:
     """Return in a line the links out of a folder that are left out, and the remedy; ""
     if none is.
     """
-    outside = [file for file in left_out if file.reason == OUTSIDE]
+    outside = [f"{file.name} -> {file.evidence}" for file in left_out if file.reason == OUTSIDE]
     if not outside:
         return ""
-    named = ", ".join(f"{file.name} -> {file.evidence}" for file in outside[:_NAMED])
-    named += ", ..." if len(outside) > _NAMED else ""
+    named = ", ".join(outside[:_NAMED]) + ", ..." * (len(outside) > _NAMED)
     links_are = plural(len(outside), "link out of the folder is", "links out of the folder are")
     return f"{links_are} left out: {named}; --follow-links takes them"
 
@@ -108,7 +103,11 @@ def read(
     forms = [_find_form(path, form) for path in files]
     for name in sorted({*forms} & pages.NEEDED.keys()):
         pages.check_installed(*pages.NEEDED[name])
-    with Readers(limits, leave, {form for form in forms if form in PACKAGES}) as readers:
+    with Readers(
+        limits,
+        leave,
+        {form for form in forms if form in PACKAGES},
+    ) as readers:
         for path, name in zip(files, forms, strict=True):
             doc_id = path.relative_to(root).as_posix() if path != root else path.name
             if name == "table":
@@ -119,8 +118,7 @@ def read(
                 if name in PACKAGES:
                     yield from readers.read(path, name, doc_id, record)
                 else:
-                    text = pages.read_text(path, limits.text << 20)
-                    yield str(path), {"id": doc_id, **text}
+                    yield str(path), {"id": doc_id, **pages.read_text(path, limits.text << 20)}
             except raw_files.TooLarge as error:
                 leave(doc_id, TOO_MUCH_TEXT, str(error))
             except DataError as error:
@@ -128,14 +126,13 @@ def read(
 
 
 def _find_form(path: Path, form: str) -> str:
-    name = form or next(
-        (name for name, endings in FORMS.items() if find_ending(path) in endings), ""
-    )
-    if not name:
+    ending = find_ending(path)
+    forms = [form] if form else [name for name, endings in FORMS.items() if ending in endings]
+    if not forms:
         raise UsageError(
             f"{path}: its name does not say what it is; give its form, as corpus.form: {', '.join(FORMS)}"
         )
-    return name
+    return forms[0]
 
 
 def _refuse(name: str, reason: str, evidence: str) -> None:

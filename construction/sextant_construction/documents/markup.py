@@ -93,11 +93,10 @@ def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -
 
 def _write_page(element: ElementTree.Element) -> JsonObject:
     number, title, wikitext = (element.findtext(f"{{*}}{path}") or "" for path in _PAGE)
-    text = write_markdown(wikitext)
     return {
         "id": number or title,
         "title": title,
-        "text": text,
+        "text": write_markdown(wikitext),
     }
 
 
@@ -106,12 +105,8 @@ def _local(element: ElementTree.Element) -> str:
 
 
 def _texts(element: ElementTree.Element, path: str) -> list[str]:
-    texts = []
-    for child in element.findall(path):
-        words = "".join(child.itertext()).split()
-        if words:
-            texts.append(" ".join(words))
-    return texts
+    texts = (" ".join("".join(child.itertext()).split()) for child in element.findall(path))
+    return list(filter(None, texts))
 
 
 def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -> str:
@@ -127,8 +122,7 @@ def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -
 
 def read_wikitext(path: Path) -> Mapping[str, str]:
     """Return a file of wikitext as Markdown; its name is the title."""
-    wikitext = read_text(path)["text"]
-    return {"title": path.stem.replace("_", " "), "text": write_markdown(wikitext)}
+    return {"title": path.stem.replace("_", " "), "text": write_markdown(read_text(path)["text"])}
 
 
 def write_markdown(wikitext: str) -> str:
@@ -136,61 +130,53 @@ def write_markdown(wikitext: str) -> str:
 
     It has headings, lists, tables, and infoboxes as lists.
     """
-    hidden = _hide_unclosed(wikitext)
-    code = need(*NEEDED["wikitext"]).parse(hidden.text)
+    marks = {}  # a stand-in for each mark that is hidden
+    for stand_in, (mark, pattern) in _PAIRS.items():
+        hidden = _hide_unclosed(wikitext, mark, pattern, stand_in)
+        if hidden != wikitext:
+            wikitext = hidden
+            marks[stand_in] = mark
+    code = need(*NEEDED["wikitext"]).parse(wikitext)
     wikicode_type = type(code)
     written = "".join(_write(wikicode_type([node])) for node in code.nodes)
     written = _LIST.sub(lambda match: " " * len(match[1]) + "- ", written)
-    for stand_in, mark in hidden.marks.items():
+    for stand_in, mark in marks.items():
         written = written.replace(stand_in, mark)
     return re.sub(r"\n\s*\n", "\n\n", written).strip()
 
 
-class _Hidden(NamedTuple):
-    text: str
-    marks: Mapping[str, str]  # stand-in of a mark -> the mark
-
-
-def _hide_unclosed(wikitext: str) -> _Hidden:
-    """Return wikitext with a character in place of each mark that nothing closes, if they are many.
+def _hide_unclosed(wikitext: str, mark: str, pattern: re.Pattern[str], stand_in: str) -> str:
+    """Return wikitext with a stand-in for each mark that nothing closes, if they are many.
 
     They are text, but the parser would read the rest of the page for each of them to learn that.
     """
-    marks = {}
-    for stand_in, (mark, pattern) in _PAIRS.items():
-        if wikitext.count(mark) <= _FEW_UNCLOSED:
-            continue
-        unclosed = _unclosed(pattern, wikitext)
-        if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
-            continue
-        pieces = []
-        end = 0
-        for match in unclosed:
-            start = match.start("open")
-            pieces.append(wikitext[end:start])
-            pieces.append(stand_in)
-            end = match.end("open")
-        wikitext = "".join(pieces) + wikitext[end:]
-        marks[stand_in] = mark
-    return _Hidden(wikitext, marks)
-
-
-def _unclosed(pattern: re.Pattern[str], wikitext: str) -> list[re.Match[str]]:
-    unclosed = []
+    if wikitext.count(mark) <= _FEW_UNCLOSED or stand_in in wikitext:
+        return wikitext
+    unclosed: list[re.Match[str]] = []
     for match in pattern.finditer(wikitext):
         if match["open"]:
             unclosed.append(match)
         elif unclosed:
             unclosed.pop()
-    return unclosed
+    if len(unclosed) <= _FEW_UNCLOSED:
+        return wikitext
+    ends = [0, *(match.end("open") for match in unclosed)]
+    starts = [*(match.start("open") for match in unclosed), len(wikitext)]
+    return stand_in.join(
+        wikitext[end:start]
+        for end, start in zip(
+            ends,
+            starts,
+            strict=True,
+        )
+    )
 
 
 def _write(code: Any) -> str:
     """Return a single node as Markdown."""
     node = code.get(0)
     node_type = type(node).__name__
-    tag = getattr(node, "tag", getattr(node, "name", ""))
-    name = str(tag).strip().lower()
+    name = str(getattr(node, "tag", getattr(node, "name", ""))).strip().lower()
     if node_type == "Heading":
         title = node.title.strip_code().strip()
         return f"\n{'#' * node.level} {title}\n\n"
@@ -213,8 +199,7 @@ def _write_infobox(node: Any) -> str:
     lines = []
     for parameter in node.params:
         if value := _write_line(parameter.value):
-            name = str(parameter.name).strip()
-            lines.append(f"- {name}: {value}\n")
+            lines.append(f"- {str(parameter.name).strip()}: {value}\n")
     return "".join(lines)
 
 
@@ -222,12 +207,18 @@ def _write_table(node: Any) -> str:
     lines = []
     # The cells of the first row may stand in the table itself.
     for row in [node, *_tags_in(node, "tr")]:
-        cells = [_write_line(cell.contents) for cell in _tags_in(row, "td", "th")]
+        cells = [
+            _write_line(cell.contents)
+            for cell in _tags_in(
+                row,
+                "td",
+                "th",
+            )
+        ]
         if cells:
             lines.append(f"| {' | '.join(cells)} |")
     if lines:
-        ruler = re.sub(r"[^|]+", "---", lines[0])
-        lines.insert(1, ruler)
+        lines.insert(1, re.sub(r"[^|]+", "---", lines[0]))
     return "\n".join(lines)
 
 
@@ -246,5 +237,4 @@ def _write_line(code: Any) -> str:
     for template in code.filter_templates(recursive=False):
         values = [str(parameter.value) for parameter in template.params if not parameter.showkey]
         code.replace(template, " ".join(values))
-    words = code.strip_code().split()
-    return " ".join(words).replace("|", "/")
+    return " ".join(code.strip_code().split()).replace("|", "/")

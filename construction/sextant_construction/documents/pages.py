@@ -36,7 +36,7 @@ def need(package: str, purpose: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise UsageError(f"{purpose} need {_explain_missing(error.name)}") from None
+        raise _missing(error.name, purpose) from None
 
 
 def check_installed(package: str, purpose: str) -> None:
@@ -45,11 +45,11 @@ def check_installed(package: str, purpose: str) -> None:
     It is not imported.
     """
     if find_spec(package) is None:
-        raise UsageError(f"{purpose} need {_explain_missing(package)}")
+        raise _missing(package, purpose)
 
 
-def _explain_missing(package: str | None) -> str:
-    return explain_missing(package, "sources", CONSTRUCTION)
+def _missing(package: str | None, purpose: str) -> UsageError:
+    return UsageError(f"{purpose} need {explain_missing(package, 'sources', CONSTRUCTION)}")
 
 
 def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
@@ -78,17 +78,15 @@ def read_html(path: Path) -> Mapping[str, str]:
     # It may be a part of a page, in an encoding that it names or not.
     with raw_files.BoundedFile(path, html=True) as file:
         tree = trafilatura.load_html(b"<html><body>%b</body></html>" % file.read())
-    options = {
-        "output_format": "markdown",
-        "include_formatting": True,
-        "include_comments": False,
-    }
     text = trafilatura.extract(
         tree,
-        **options,
+        output_format="markdown",
+        include_formatting=True,
+        include_comments=False,
         favor_recall=True,
-    ) or trafilatura.html2txt(tree)
-    return {"title": " ".join((tree.findtext(".//title") or "").split()), "text": text or ""}
+    )
+    title = " ".join((tree.findtext(".//title") or "").split())
+    return {"title": title, "text": text or trafilatura.html2txt(tree) or ""}
 
 
 def read_pdf(path: Path) -> Mapping[str, str]:
@@ -107,8 +105,7 @@ def read_pdf(path: Path) -> Mapping[str, str]:
 
 def read_docx(path: Path) -> Mapping[str, str]:
     """Return the title and the text of a Word document: headings as Markdown's, a table row by row."""
-    docx = need(*NEEDED["docx"])
-    document = docx.Document(str(path))
+    document = need(*NEEDED["docx"]).Document(str(path))
     blocks = []
     for block in document.iter_inner_content():
         if hasattr(block, "rows"):
@@ -121,10 +118,9 @@ def read_docx(path: Path) -> Mapping[str, str]:
 
 def _list_pages(file: Any) -> Iterator[Any]:
     """Yield each page once: a tree that names a page many times may make a small file endless."""
-    visited = set()
+    visited = {None}
     for page in file.pages:
-        number = page.indirect_reference.idnum if page.indirect_reference else None
+        number = page.indirect_reference and page.indirect_reference.idnum
         if number is None or number not in visited:
             yield page
-        if number is not None:
-            visited.add(number)
+        visited.add(number)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from sextant.tools.errors import RunIncomplete
@@ -22,14 +21,10 @@ from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.records import JsonObject
 from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.reading import (
-    BEGINS,
-    FAILED,
-    LARGE,
     MIB,
-    OVER,
-    ROW,
     TOO_MUCH_MEMORY,
     Message,
+    OverLimit,
     Request,
     hard_limit,
 )
@@ -97,12 +92,7 @@ class Readers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self._ends.close()
 
     def read(
@@ -127,7 +117,6 @@ class Readers:
             seconds_in_all=limits.seconds * (_MOST_OVER + mib),
             memory=int(memory),
             text=limits.text,
-            at_once=False,
         )
         while True:
             fresh = self._connection is None
@@ -146,18 +135,23 @@ class Readers:
             if form != "xml":
                 self._leave(doc_id, stop.reason, stop.evidence)
                 return
-            if not request.at_once:  # once more, to see at which document it stops
-                request = request._replace(done=stop.done, at_once=True)
-                continue
             seconds_left = request.seconds_in_all - request.seconds
             if not stop.at or seconds_left <= 0:
                 first = stop.at or stop.done + 1
                 remainder = (
                     f"; its documents from number {first} on are left out" if first > 1 else ""
                 )
-                self._leave(doc_id, stop.reason, f"{stop.evidence}{remainder}")
+                self._leave(
+                    doc_id,
+                    stop.reason,
+                    f"{stop.evidence}{remainder}",
+                )
                 return
-            self._leave(f"{doc_id}:{stop.at}", stop.reason, stop.evidence)
+            self._leave(
+                f"{doc_id}:{stop.at}",
+                stop.reason,
+                stop.evidence,
+            )
             request = request._replace(done=stop.at, seconds_in_all=seconds_left)
 
     def _read_on(self, request: Request) -> Generator[tuple[str, JsonObject], None, _Stop | None]:
@@ -169,52 +163,51 @@ class Readers:
                 self._begin()
             self._connection.send(request)
             self._last = time.monotonic()
-            while True:
-                for message_type, *payload in self._receive(request):
-                    if message_type == BEGINS:
-                        at = payload[0]
-                    elif message_type == ROW:
-                        rows_done = payload[0]
-                        at = 0
-                        yield payload[1], payload[2]
-                    elif message_type == LARGE:
-                        name = f"{request.doc_id}:{at}" if request.form == "xml" else request.doc_id
-                        self._leave(name, TOO_MUCH_TEXT, f"more than {request.text:,} MiB")
-                        rows_done = at
-                        at = 0
-                    elif message_type == OVER:
-                        return _Stop(payload[0], payload[1], rows_done, at)
-                    elif message_type == FAILED:
-                        raise payload[0]
-                    else:
-                        return None
-        except _Over as over:
+            while message := self._receive(request):
+                if isinstance(message, Exception):
+                    raise message
+                at, location, row = message
+                if not location:
+                    continue
+                if row is not None:
+                    yield location, row
+                else:
+                    name = f"{request.doc_id}:{at}" if request.form == "xml" else request.doc_id
+                    self._leave(
+                        name,
+                        TOO_MUCH_TEXT,
+                        f"more than {request.text:,} MiB",
+                    )
+                rows_done = at
+                at = 0
+            return None
+        except OverLimit as over:
             return _Stop(over.reason, over.evidence, rows_done, at)
         except (EOFError, OSError):
             return _Stop(CRASHED, "", rows_done, at)
 
-    def _receive(self, request: Request) -> list[Message]:
-        """Return the next messages, and see meanwhile to it that the process keeps to its limits.
+    def _receive(self, request: Request) -> Message:
+        """Return the next message, and see meanwhile to it that the process keeps to its limits.
 
-        Raises _Over.
+        OverLimit if it does not.
         """
         waits_since = time.monotonic()
-        too_long = _Over(TOO_LONG, f"more than {request.seconds:,.0f} s")
+        too_long = OverLimit(TOO_LONG, f"more than {request.seconds:,.0f} s")
         try:
             while not self._poll.poll(_LOOK):
                 check_interrupts()
                 if _resident(self._process) - self._size > request.memory * MIB:
-                    raise _Over(TOO_MUCH_MEMORY, f"more than {request.memory:,} MiB")
+                    raise OverLimit(TOO_MUCH_MEMORY, f"more than {request.memory:,} MiB")
                 if time.monotonic() - waits_since > _PATIENCE * request.seconds:
                     raise too_long
-            messages: list[Message] = self._connection.recv()
+            message: Message = self._connection.recv()
         except (EOFError, OSError):
             # The system has ended it, at the limit of processor time or for another reason.
             if time.monotonic() - self._last >= min(request.seconds, request.seconds_in_all) - 1:
                 raise too_long from None
             raise
         self._last = time.monotonic()
-        return messages
+        return message
 
     def _begin(self) -> None:
         try:
@@ -237,15 +230,6 @@ class Readers:
             os.kill(self._process, signal.SIGKILL)
         self._connection.close()
         self._connection = None
-
-
-class _Over(Exception):
-    """A file is over a limit."""
-
-    def __init__(self, reason: str, evidence: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.evidence = evidence
 
 
 def _resident(process: int) -> int:

@@ -7,17 +7,17 @@ fill the memory, in code in C that nothing but the end of its process ends.
 import math
 import os
 import resource
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sextant.environments.readers import raw_files
 from sextant.tools.errors import DataError, SextantError
 from sextant.tools.platform.forkserver import serve_forks
+from sextant.tools.records import JsonObject
 from sextant_construction.documents.markup import (
     Unwritten,
     XmlPaths,
@@ -40,22 +40,31 @@ _PAGES = {
     "wikitext": read_wikitext,
 }
 MIB = 1 << 20
-_MOMENT = 0.01  # seconds
 
-# Kinds of messages to who asked.
-BEGINS = "begins"
-ROW = "row"
-LARGE = "large"
-ENDED = "ended"
-FAILED = "failed"
-OVER = "over"
+
+class OverLimit(Exception):
+    """A file, or a document of one, is over a limit."""
+
+    def __init__(self, reason: str, evidence: str) -> None:
+        super().__init__(reason, evidence)
+        self.reason = reason
+        self.evidence = evidence
+
+
+class Progress(NamedTuple):
+    """How far the reading of a file is."""
+
+    number: int  # of the document
+    location: str = ""  # for messages; "" if the document is only begun
+    row: JsonObject | None = None  # None if it has too much text
+
+
+# None at the end of a file; what ended it before is OverLimit, or an error to be raised
+Message = Progress | Exception | None
 # Why a file is left out.
 TOO_MUCH_MEMORY = "files that take too much memory to read"
 UNPACKED_TOO_FAR = "files that unpack to too much"
 TOO_DEEP = "files that are nested too deeply"
-
-
-Message = tuple[Any, ...]  # of one kind, with what belongs to it
 
 
 class Request(NamedTuple):
@@ -71,7 +80,6 @@ class Request(NamedTuple):
     seconds_in_all: float  # that the file may take
     memory: int  # MiB that reading may take beyond what the process has at its start
     text: int  # MiB of text that a document may have
-    at_once: bool  # whether each message is sent at once, so that none is lost with this process
 
 
 def be_starter(descriptor: int, *forms: str) -> None:
@@ -94,24 +102,8 @@ def _serve(connection: Connection) -> None:
                 # has no memory for as ended, without a word. This is for what grows faster than the
                 # other process looks.
                 _limit(resource.RLIMIT_AS, at_start + 4 * request.memory * MIB)
-            for messages in _in_batches(_read(request), at_once=request.at_once):
-                connection.send(messages)
-
-
-def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[Message]]:
-    """Yield the messages in lists, each as long as comes together in a moment; all alone if
-    `at_once`.
-    """
-    batch = []
-    since = time.monotonic()
-    for message in messages:
-        batch.append(message)
-        moment = time.monotonic()
-        if at_once or moment - since > _MOMENT:
-            yield batch
-            batch = []
-            since = moment
-    yield batch
+            for message in _read(request):
+                connection.send(message)
 
 
 def _address_space() -> int:
@@ -128,26 +120,23 @@ def _read(request: Request) -> Iterator[Message]:
     try:
         for number, (location, write) in enumerate(_documents(request), start=1):
             if number > request.done:
-                yield BEGINS, number
+                yield Progress(number)
                 row = write()
-                size = sum(map(len, row.values()))
-                if size > request.text * MIB:
-                    yield LARGE, number
-                else:
-                    yield ROW, number, location, row
+                is_large = sum(map(len, row.values())) > request.text * MIB
+                yield Progress(number, location, None if is_large else row)
             _allow(request.seconds, used_before + request.seconds_in_all)
-        yield (ENDED,)
+        yield None
     except raw_files.TooLarge as error:
-        yield OVER, UNPACKED_TOO_FAR, str(error)
+        yield OverLimit(UNPACKED_TOO_FAR, str(error))
     except MemoryError:
-        yield OVER, TOO_MUCH_MEMORY, f"more than {4 * request.memory:,} MiB of addresses"
+        yield OverLimit(TOO_MUCH_MEMORY, f"more than {4 * request.memory:,} MiB of addresses")
     except RecursionError:
-        yield OVER, TOO_DEEP, ""
+        yield OverLimit(TOO_DEEP, "")
     except SextantError as error:
-        yield FAILED, error
+        yield error
     except Exception as error:  # noqa: BLE001  # of damaged files, the libraries fail in many ways
         words = str(error) or type(error).__name__
-        yield FAILED, DataError(f"{request.path} cannot be read as {request.form} ({words:.100})")
+        yield DataError(f"{request.path} cannot be read as {request.form} ({words:.100})")
 
 
 def _documents(request: Request) -> Iterator[Unwritten]:
