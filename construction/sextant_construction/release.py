@@ -12,7 +12,6 @@ Nothing here asks a model, and equal benchmarks give equal bytes.
 """
 
 import logging
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -81,15 +80,27 @@ def copy_labels_to_duplicates(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
     copies = _invert(twins)
     spread = Grades()
     for query_id, grades in qrels.items():
-        highest = dict[str, float]()  # the first document with a text -> its grade
+        highest: dict[str, float] = {}  # the first document with a text -> its grade
         for doc_id, grade in grades.items():
             first = twins.get(doc_id, doc_id)
             highest[first] = max(grade, highest.get(first, grade))
-        spread[query_id] = {}
-        for first, grade in highest.items():
-            for doc_id in [first, *sorted(copies[first])]:
-                spread[query_id][doc_id] = grade
+        spread[query_id] = {
+            doc_id: grade
+            for first, grade in highest.items()
+            for doc_id in (first, *sorted(copies[first]))
+        }
     return spread
+
+
+def _filter_judgements(benchmark: Benchmark, stays: Callable[[str, str], bool]) -> dict[str, Qrels]:
+    """Return the judgements without those that `stays` (query id, document id) refuses."""
+    return {
+        name: {
+            query_id: {doc_id: grade for doc_id, grade in grades.items() if stays(query_id, doc_id)}
+            for query_id, grades in qrels.items()
+        }
+        for name, qrels in benchmark.judgements.items()
+    }
 
 
 def judge_within_pools(benchmark: Benchmark) -> Benchmark:
@@ -98,19 +109,13 @@ def judge_within_pools(benchmark: Benchmark) -> Benchmark:
     Such are judgements of equal texts. A judgement of an id that is no document stays: it is of
     the parent of passages.
     """
-    judgements = {}
     pools = {query.query_id: query.candidates for query in benchmark.queries}
-    for name, qrels in benchmark.judgements.items():
-        within = {}
-        for query_id, grades in qrels.items():
-            pool = pools.get(query_id)
-            within[query_id] = {
-                doc_id: grade
-                for doc_id, grade in grades.items()
-                if pool is None or doc_id in pool or doc_id not in benchmark.documents
-            }
-        judgements[name] = within
-    return benchmark._replace(judgements=judgements)
+
+    def is_ranked(query_id: str, doc_id: str) -> bool:
+        pool = pools.get(query_id)
+        return pool is None or doc_id in pool or doc_id not in benchmark.documents
+
+    return benchmark._replace(judgements=_filter_judgements(benchmark, is_ranked))
 
 
 def split_dev(
@@ -126,24 +131,31 @@ def split_dev(
     in the pool of a test query leave the pools of dev queries, and dev queries without a relevant
     document then are dropped (BIRCO). If there are too few queries, none is for dev.
     """
-    names = {
-        query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries
-    }
-    names = _join_equal_texts(benchmark.queries, names)
-    chosen = []
+    names = _join_equal_texts(benchmark.queries, group)
+    chosen: Collection[str] = ()
     with suppress(EmptySplit):
         chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
     dev = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
-        benchmark = _separate_pools(benchmark, dev)
-    query_ids = {query.query_id for query in benchmark.queries}
-    return benchmark._replace(dev=sorted(dev & query_ids))
+        test_pools = (
+            query.candidates or () for query in benchmark.queries if query.query_id not in dev
+        )
+        pooled = frozenset(chain.from_iterable(test_pools))
+        benchmark = drop_documents(benchmark, dict.fromkeys(dev, pooled))
+        queries = [
+            query
+            for query in benchmark.queries
+            if query.query_id not in dev or _highest_grade(benchmark, query) > 0
+        ]
+        benchmark = benchmark._replace(queries=queries)
+    return benchmark._replace(dev=sorted(dev & {query.query_id for query in benchmark.queries}))
 
 
-def _join_equal_texts(queries: Iterable[Query], names: Mapping[str, str]) -> dict[str, str]:
-    """Return a group's name by query: one name for all groups that share a query's text."""
-    first_names = dict[str, str]()  # by text
-    joined = dict[str, str]()
+def _join_equal_texts(queries: Iterable[Query], group: Mapping[str, str]) -> dict[str, str]:
+    """Return the name of each query's group: one name for all groups that share a query's text."""
+    first_names: dict[str, str] = {}  # by text
+    joined: dict[str, str] = {}
+    names = {}
 
     def find(name: str) -> str:
         while name in joined:
@@ -151,6 +163,7 @@ def _join_equal_texts(queries: Iterable[Query], names: Mapping[str, str]) -> dic
         return name
 
     for query in queries:
+        names[query.query_id] = group.get(query.query_id, query.query_id)
         name = find(names[query.query_id])
         other = find(first_names.setdefault(query.text, name))
         if other != name:
@@ -158,28 +171,17 @@ def _join_equal_texts(queries: Iterable[Query], names: Mapping[str, str]) -> dic
     return {query_id: find(name) for query_id, name in names.items()}
 
 
-def _separate_pools(benchmark: Benchmark, dev: Collection[str]) -> Benchmark:
-    """Return the benchmark without documents of test pools in the pools of dev queries.
-
-    Dev queries that lose all relevant documents are left out.
-    """
-    pooled = set[str]()
-    for query in benchmark.queries:
-        if query.query_id not in dev:
-            pooled |= query.candidates or frozenset()
-    benchmark = drop_documents(benchmark, dict.fromkeys(dev, frozenset(pooled)))
-    queries = [
-        query
-        for query in benchmark.queries
-        if query.query_id not in dev or _highest_grade(benchmark, query) > 0
-    ]
-    return benchmark._replace(queries=queries)
-
-
 def find_dev(task: str, data: str | None) -> frozenset[str]:
     """Return the queries that a task has for dev; none if it has too few."""
     with suppress(EmptySplit):
-        return frozenset(query.query_id for query in environments.load(task, data, "dev").queries)
+        return frozenset(
+            query.query_id
+            for query in environments.load(
+                task,
+                data,
+                "dev",
+            ).queries
+        )
     return frozenset()
 
 
@@ -191,25 +193,18 @@ def _highest_grade(benchmark: Benchmark, query: Query) -> float:
 
 def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) -> Benchmark:
     """Return the benchmark without the documents `removed` for a query, wherever it names them."""
-    queries = []
-    removed_of = {}
-    for query in benchmark.queries:
-        gone = removed.get(query.query_id, frozenset())
-        removed_of[query.query_id] = gone
-        queries.append(replace(query, candidates=query.candidates and query.candidates - gone))
-    judgements = {}
-    for name, qrels in benchmark.judgements.items():
-        remaining = {}
-        for query_id, grades in qrels.items():
-            gone = removed_of.get(query_id, frozenset())
-            remaining[query_id] = {
-                doc_id: grade for doc_id, grade in grades.items() if doc_id not in gone
-            }
-        judgements[name] = remaining
-    comparisons = {}
-    for query_id, pairs in benchmark.comparisons.items():
-        gone = removed_of.get(query_id, frozenset())
-        comparisons[query_id] = [pair for pair in pairs if not {pair.better, pair.worse} & gone]
+    gone = defaultdict(frozenset, removed)
+    queries = [
+        replace(query, candidates=query.candidates and query.candidates - gone[query.query_id])
+        for query in benchmark.queries
+    ]
+    comparisons = {
+        query_id: [pair for pair in pairs if not {pair.better, pair.worse} & gone[query_id]]
+        for query_id, pairs in benchmark.comparisons.items()
+    }
+    judgements = _filter_judgements(
+        benchmark, lambda query_id, doc_id: doc_id not in gone[query_id]
+    )
     return benchmark._replace(queries=queries, judgements=judgements, comparisons=comparisons)
 
 
@@ -227,7 +222,7 @@ def write_release(
     """
     masks = {query.query_id: query.excluded for query in benchmark.queries}
     benchmark = drop_documents(benchmark, masks)
-    if all(query.query_id in benchmark.dev for query in benchmark.queries):
+    if masks.keys() <= {*benchmark.dev}:
         raise DataError("no test query is left; the funnel says where they were dropped")
     for query in benchmark.queries:
         if _highest_grade(benchmark, query) <= 0:
@@ -236,30 +231,27 @@ def write_release(
                 f"has to drop it"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_private(benchmark, folder / PRIVATE)
+    if benchmark.private:
+        with disk.replacing(folder / PRIVATE) as file:
+            for doc_id, texts in benchmark.private.items():
+                solution = "\n\n".join(texts.values())
+                row = {"_id": doc_id, "solution": solution, "fields": dict(texts)}
+                file.write(disk.dumps(row) + "\n")
+    else:
+        (folder / PRIVATE).unlink(missing_ok=True)
     path = folder / RELEASE
     with (
         disk.temporary_sibling(path, disk.SHARED, folder=True) as draft,
         disk.temporary_sibling(path, disk.SHARED, folder=True) as old,
     ):
-        _write_files(benchmark, draft, {"human": human_review.describe(folder), **provenance})
+        _write_files(
+            benchmark,
+            draft,
+            {"human": human_review.describe(folder), **provenance},
+        )
         with suppress(FileNotFoundError):
             path.rename(old)
         draft.rename(path)
-
-
-def _write_private(benchmark: Benchmark, path: Path) -> None:
-    """Write the private texts, if there are any; a file from before goes."""
-    with disk.replacing(path) as file:
-        for doc_id, texts in benchmark.private.items():
-            row = {
-                "_id": doc_id,
-                "solution": "\n\n".join(texts.values()),
-                "fields": dict(texts),
-            }
-            file.write(disk.dumps(row) + "\n")
-    if not benchmark.private:
-        path.unlink()
 
 
 def _write_files(
@@ -272,15 +264,15 @@ def _write_files(
         {"_id": document.doc_id, "title": document.title, "text": document.text}
         for document in benchmark.documents.stream()
     )
-    _write(draft / "corpus.jsonl", map(disk.dumps, texts))
     queries = ({"_id": query.query_id, "text": query.text} for query in benchmark.queries)
-    _write(draft / "queries.jsonl", map(disk.dumps, queries))
+    rows_of = {"corpus": texts, "queries": queries, "provenance": benchmark.provenance}
+    for name, rows in rows_of.items():
+        _write(draft / f"{name}.jsonl", map(disk.dumps, rows))
     settings = {
         **benchmark.settings,
         **_write_judgements(benchmark, draft),
         **_write_protocol(benchmark, draft),
     }
-    _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
     origin = {**provenance, "counts": _count(benchmark)}
     path = draft / custom.FILE
     _write(
@@ -292,8 +284,15 @@ def _write_files(
             *_toml_lines(origin),
         ],
     )
-    custom.check_settings(tomllib.loads(path.read_text(encoding="utf-8")), custom.FILE)
-    _write(draft / "README.md", _card_lines(settings, origin, bool(benchmark.dev)))
+    custom.check_settings(disk.read_toml(path), custom.FILE)
+    _write(
+        draft / "README.md",
+        _card_lines(
+            settings,
+            origin,
+            bool(benchmark.dev),
+        ),
+    )
 
 
 def _count(benchmark: Benchmark) -> dict[str, float]:
@@ -304,9 +303,8 @@ def _count(benchmark: Benchmark) -> dict[str, float]:
         "for dev": len(benchmark.dev),
     }
     for name, qrels in benchmark.judgements.items():
-        grades = list[float]()
-        for query in benchmark.queries:
-            grades += qrels.get(query.query_id, {}).values()
+        rows = (qrels.get(query.query_id, {}) for query in benchmark.queries)
+        grades = [grade for row in rows for grade in row.values()]
         counts[f"{name} judgements"] = len(grades)
         counts[f"{name} judgements above 0"] = sum(grade > 0 for grade in grades)
     return {**counts, **benchmark.counts}
@@ -343,16 +341,24 @@ def keep_level(environment: Environment) -> JsonObject:
 def _write_judgements(benchmark: Benchmark, draft: Path) -> JsonObject:
     """Write every set of judgements, and return the keys of benchmark.toml that name them."""
     [(leading, gold), *further] = benchmark.judgements.items()
-    query_ids = [query.query_id for query in benchmark.queries]
-    dev = [query_id for query_id in query_ids if query_id in benchmark.dev]
-    test = [query_id for query_id in query_ids if query_id not in benchmark.dev]
-    _write_qrels(draft / "qrels/test.tsv", gold, test)
-    if dev:
-        _write_qrels(draft / "qrels/dev.tsv", gold, dev)
+    by_split: dict[str, list[str]] = {"test": [], "dev": []}
+    for query in benchmark.queries:
+        by_split["dev" if query.query_id in benchmark.dev else "test"].append(query.query_id)
+    for split, query_ids in by_split.items():
+        if query_ids:
+            _write_qrels(
+                draft / f"qrels/{split}.tsv",
+                gold,
+                query_ids,
+            )
     files = {leading: "qrels"}
     for name, qrels in further:
         files[name] = f"{name}.tsv"
-        _write_qrels(draft / files[name], qrels, query_ids)
+        _write_qrels(
+            draft / files[name],
+            qrels,
+            [query.query_id for query in benchmark.queries],
+        )
     return {"judgements": files}
 
 
@@ -368,24 +374,31 @@ def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
 
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     """Write masks, pools, twins and comparisons; return the keys of benchmark.toml."""
-    query_ids = [query.query_id for query in benchmark.queries]
-    objects: dict[str, JsonObject] = {"excluded": {}, "pools": {}, "twins": {}}
-    for query in benchmark.queries:
-        objects["excluded"][query.query_id] = sorted(query.excluded)
-        objects["pools"][query.query_id] = sorted(query.candidates or ())
-    for query_id, twin in benchmark.twins.items():
-        if {query_id, twin} <= objects["pools"].keys():
-            objects["twins"][query_id] = twin
+    queries = {query.query_id: query for query in benchmark.queries}
+    objects: dict[str, JsonObject] = {
+        "excluded": {name: sorted(query.excluded) for name, query in queries.items()},
+        "pools": {name: sorted(query.candidates or ()) for name, query in queries.items()},
+        "twins": {
+            name: twin for name, twin in benchmark.twins.items() if {name, twin} <= queries.keys()
+        },
+    }
     files = {}
     for key, values in objects.items():
         if any(values.values()):
             rows = [f"{disk.dumps(name)}:{disk.dumps(value)}" for name, value in values.items()]
             files[key] = f"{key}.json"
-            _write(draft / files[key], ["{", ",\n".join(rows), "}"])
+            _write(
+                draft / files[key],
+                [
+                    "{",
+                    ",\n".join(rows),
+                    "}",
+                ],
+            )
     if benchmark.comparisons:
         pairs = [
             (query_id, *pair)
-            for query_id in query_ids
+            for query_id in queries
             for pair in benchmark.comparisons.get(query_id, ())
         ]
         files["comparisons"] = "comparisons.tsv"
@@ -414,11 +427,27 @@ def _card_lines(
     rows = []
     for row in origin.get("funnel", ()):
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())
-        rows.append([row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", reasons])
-    funnel = ResultTable("", ["stage", "in", "out", "left out"], rows, names=(0, 3))
-    yield front_matter(name, _TAGS, files, origin.get("licence") or "unknown")
+        rows.append(
+            [
+                row["stage"],
+                f"{row['went_in']:,}",
+                f"{row['came_out']:,}",
+                reasons,
+            ]
+        )
+    yield front_matter(
+        name,
+        _TAGS,
+        files,
+        origin.get("licence") or "unknown",
+    )
     yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n"
-    yield funnel.to_markdown()
+    yield ResultTable(
+        "",
+        ["stage", "in", "out", "left out"],
+        rows,
+        names=(0, 3),
+    ).to_markdown()
     yield "## How it was made\n"
     for line in _toml_lines({**origin, "human": None}):
         yield f"    {line}"
@@ -445,21 +474,14 @@ def check_release(
         base.validate_environment(environment)
     except DataError as error:
         problems.append(str(error))
-    problems += _find_unjudged(release, environment)
-    problems += _find_unknown_documents(environment)
-    problems += _find_shared(environment)
-    for hook in hooks:
-        problems += hook(environment)
+    unjudged = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
+    unjudged -= len(environment.queries)
+    if unjudged:
+        problems.append(f"no judgement for {plural(unjudged, 'query', 'queries')}")
+    for find_problems in (_find_unknown_documents, _find_shared, *hooks):
+        problems += find_problems(environment)
     problems += _find_leaks(folder, environment.documents)
     return problems
-
-
-def _find_unjudged(release: Path, environment: Environment) -> Iterator[str]:
-    """Yield how many queries have no judgement, if there are any."""
-    rows = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
-    unjudged = rows - len(environment.queries)
-    if unjudged:
-        yield f"no judgement for {plural(unjudged, 'query', 'queries')}"
 
 
 def _find_unknown_documents(environment: Environment) -> Iterator[str]:
@@ -467,13 +489,9 @@ def _find_unknown_documents(environment: Environment) -> Iterator[str]:
     for name, judgements in environment.judgements.items():
         units: Collection[str] = environment.documents
         if judgements.unit_of:
-            units = {judgements.unit_of(doc_id) for doc_id in environment.documents}
-        unknown = {
-            doc_id
-            for grades in judgements.qrels.values()
-            for doc_id in grades
-            if doc_id not in units
-        }
+            units = set(map(judgements.unit_of, environment.documents))
+        judged = chain.from_iterable(judgements.qrels.values())
+        unknown = {doc_id for doc_id in judged if doc_id not in units}
         if unknown:
             yield (
                 f"{name} judgements: of {plural(len(unknown), 'document')} not there, e.g. {min(unknown)!r}"
@@ -482,14 +500,14 @@ def _find_unknown_documents(environment: Environment) -> Iterator[str]:
 
 def _find_shared(environment: Environment) -> Iterator[str]:
     """Yield the texts of queries, and the documents of pools, that dev and test share."""
-    texts: dict[bool, set[str]] = {True: set(), False: set()}
-    pooled: dict[bool, set[str]] = {True: set(), False: set()}
+    texts = (set[str](), set[str]())  # of test, of dev
+    pooled = (set[str](), set[str]())
     for query in environment.queries:
-        is_dev = query.query_id in environment.splits["dev"]
-        texts[is_dev].add(query.text)
-        pooled[is_dev] |= query.candidates or frozenset()
-    for noun, by_split in (("queries", texts), ("documents of pools", pooled)):
-        shared = by_split[True] & by_split[False]
+        split = query.query_id in environment.splits["dev"]
+        texts[split].add(query.text)
+        pooled[split].update(query.candidates or ())
+    for noun, (test, dev) in (("queries", texts), ("documents of pools", pooled)):
+        shared = test & dev
         if shared:
             yield f"dev and test share {len(shared)} {noun}, e.g. {min(shared)[:60]!r}"
 
@@ -503,10 +521,11 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     private = folder / PRIVATE
     if not private.exists():
         return
-    texts = []
-    for name in ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE):
-        for location, text in _read_texts(folder / RELEASE / name):
-            texts.append((location, tokens(text)))
+    texts = [
+        (location, tokens(text))
+        for name in ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE)
+        for location, text in _read_texts(folder / RELEASE / name)
+    ]
 
     @cache
     def locations(width: int) -> dict[tuple[str, ...], str]:
@@ -522,13 +541,10 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
             if len(words) > 1 and f" {' '.join(words)} " in public:
                 yield f"corpus.jsonl: {subject} is in its text"
             width = min(RUN, len(words))
-            location_of = locations(width)
             for run in ngrams(words, width):
-                if run in location_of:
-                    leaks[run] = (location_of[run], subject)
-    if not leaks:
-        return
-    for document in documents.stream():
+                if location := locations(width).get(run):
+                    leaks[run] = (location, subject)
+    for document in documents.stream() if leaks else ():
         words = tokens(indexed_text(document))
         for run in chain(ngrams(words, 1), ngrams(words, RUN)):
             leaks.pop(run, None)
@@ -550,8 +566,5 @@ def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 def _join(value: Any) -> str:
     """Return all texts in a JSON value, in a line."""
-    if isinstance(value, dict):
-        return " ".join(map(_join, value.values()))
-    if isinstance(value, list):
-        return " ".join(map(_join, value))
-    return str(value)
+    values = value.values() if isinstance(value, dict) else value
+    return " ".join(map(_join, values)) if isinstance(value, dict | list) else str(value)
