@@ -59,14 +59,12 @@ class JudgingPool(NamedTuple):
     runs: Sequence[scored_run.ScoredRun]
     environment: Environment
     rankings: Sequence[Mapping[str, Sequence[str]]]  # of each run, by query
-    brought: Mapping[
-        str, Mapping[str, set[int]]
-    ]  # query_id -> document -> the runs that have it among their first
+    # query_id -> document -> the runs that have it among their first
+    brought: Mapping[str, Mapping[str, set[int]]]
     release_grades: Grades  # by the release's judgements
     unit_of: Callable[[str], str] | None  # of MaxP: the document of a passage
-    best: Mapping[
-        str, Mapping[str, str]
-    ]  # query_id -> document -> its passage that came first in a run
+    # query_id -> document -> its passage that came first in a run
+    best: Mapping[str, Mapping[str, str]]
 
     def unjudged(self, ours: Grades) -> Wanted:
         """Return the documents that neither the release nor `ours` has judged, by query."""
@@ -78,10 +76,8 @@ class JudgingPool(NamedTuple):
     @property
     def highest(self) -> float:
         """The highest grade of the release."""
-        return max(
-            (grade for grades in self.release_grades.values() for grade in grades.values()),
-            default=HIGHEST,
-        )
+        grades = chain.from_iterable(row.values() for row in self.release_grades.values())
+        return max(grades, default=HIGHEST)
 
     def to_release_grade(self, grade: float) -> float:
         """Return the release's grade for a judge's grade: 2 is its highest, 1 its lowest relevant
@@ -102,11 +98,10 @@ class JudgingPool(NamedTuple):
         """Return the release's judgements with `ours`, a judge's grades, as
         `to_release_grade` has them.
         """
-        translated = {}
-        for query_id, grades in ours.items():
-            translated[query_id] = {
-                doc_id: self.to_release_grade(grade) for doc_id, grade in grades.items()
-            }
+        translated = {
+            query_id: {doc_id: self.to_release_grade(grade) for doc_id, grade in grades.items()}
+            for query_id, grades in ours.items()
+        }
         return self.join_release_grades(translated)
 
     def join_release_grades(self, grades: Grades) -> Judgements:
@@ -119,6 +114,14 @@ class JudgingPool(NamedTuple):
         }
         level = self.judgements.relevant_from
         return Judgements(qrels, unit_of=self.unit_of, relevant_from=level)
+
+    def measure_means(self, judgements: Judgements) -> list[float]:
+        """Return the mean of the headline metric of each run."""
+        metric = self.environment.metric
+        return [
+            measure_unjudged([metric], judgements, ranked)[metric]["mean"]
+            for ranked in self.rankings
+        ]
 
     def read(self, query_id: str, documents: Iterable[str]) -> list[str]:
         """Return the texts that a judge reads for documents: themselves, or the passage that came first;
@@ -133,10 +136,21 @@ class JudgingPool(NamedTuple):
         for name, row in outcomes.items():
             pool_type, _, query_id = name.split("/", 2)
             units = map(self.unit_of or str, row["ranking"])
-            grades_of[pool_type].setdefault(query_id, {}).update(
-                zip(units, row.get("scores") or (), strict=True)
+            graded = grades_of[pool_type].setdefault(query_id, {})
+            graded |= zip(
+                units,
+                row.get("scores") or (),
+                strict=True,
             )
         return grades_of
+
+    def compare(self, sample: Wanted, ours: Grades) -> list[tuple[float, float]]:
+        """Return the release's grade and the judge's for each document of the sample that has both."""
+        return [
+            (self.release_grades[query_id][doc_id], ours[query_id][doc_id])
+            for query_id, doc_ids in sample.items()
+            for doc_id in sorted(doc_ids & ours.get(query_id, {}).keys())
+        ]
 
 
 def _is_of(config: run_folder.Config, task: str) -> bool:
@@ -163,37 +177,37 @@ def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingP
             for key in ("data_fingerprint", "max_p", "relevant_from")
         )
         if not _is_of(run.config, task) or not comparable:
-            description = (
-                f"{run.name} is of {run.config['task']}, {run.config['split']} split, "
-                f"{run.config['data']} data"
-            )
             raise UsageError(
-                f"{description}; give runs of one task, asked and scored alike on the same data"
+                f"{run.name} is of {run.config['task']}, {run.config['split']} split, "
+                f"{run.config['data']} data; give runs of one task, asked and scored alike on the "
+                "same data"
             )
     environment = load_environment(runs[0].config, relevant_from=runs[0].scores["relevant_from"])
     if is_pairwise(environment.metric):
         raise UsageError(f"{environment.task} compares documents, and no judgements are missing")
     release_grades: Grades = {query.query_id: {} for query in environment.queries}
     unit_of = environment.judgements[environment.headline].unit_of if environment.max_p else None
-    for judgements, query_id in product(environment.judgements.values(), release_grades):
+    for judgements in environment.judgements.values():
         if judgements.unit_of is unit_of:
-            release_grades[query_id] |= judgements.qrels.get(query_id, {})
+            for query_id, grades in release_grades.items():
+                grades |= judgements.qrels.get(query_id, {})
     rankings = [
         {query_id: run.outcomes[query_id]["ranking"] for query_id in release_grades} for run in runs
     ]
-    brought = {query_id: defaultdict[str, set[int]](set) for query_id in release_grades}
-    best = {query_id: dict[str, str]() for query_id in release_grades}
-    for run_number, query_id in product(range(len(runs)), release_grades):
-        for unit in collapse_to_units(
-            rankings[run_number][query_id], Judgements({}, unit_of=unit_of)
-        )[:depth]:
-            brought[query_id][unit].add(run_number)
-    if unit_of:
-        for query_id, passages in best.items():
-            for doc_id in filter(
-                None, chain.from_iterable(zip_longest(*(ranking[query_id] for ranking in rankings)))
-            ):
-                passages.setdefault(unit_of(doc_id), doc_id)
+    brought: dict[str, Mapping[str, set[int]]] = {}
+    best = {}
+    for query_id in release_grades:
+        of_runs = [ranking[query_id] for ranking in rankings]
+        runs_with = defaultdict[str, set[int]](set)
+        for run_number, doc_ids in enumerate(of_runs):
+            units = collapse_to_units(doc_ids, Judgements({}, unit_of=unit_of))
+            for unit in units[:depth]:
+                runs_with[unit].add(run_number)
+        brought[query_id] = runs_with
+        # Of each document, the passage at the best rank: the first that is met from below, last.
+        by_rank = filter(None, chain.from_iterable(zip_longest(*of_runs)))
+        passages = {unit_of(doc_id): doc_id for doc_id in reversed([*by_rank])} if unit_of else {}
+        best[query_id] = passages
     return JudgingPool(
         runs,
         environment,
@@ -223,26 +237,28 @@ def judge_runs(
     """
     pool = build_judging_pool(paths, request.task, depth)
     environment = pool.environment
-    name = name or re.sub(r"[^A-Za-z0-9.]+", "-", request.lm).strip("-")
+    name = name or re.sub(
+        r"[^A-Za-z0-9.]+",
+        "-",
+        request.lm,
+    ).strip("-")
     if name in environment.judgements or not re.fullmatch(r"[\w.-]+", name):
         raise UsageError(
             f"--name {name!r}: it is letters, digits, '.', '_' and '-', and not the release's own"
         )
     system, values = _make_judge(request, environment, compiled)
-    config = {key: pool.runs[0].config[key] for key in OF_RUNS} | {
-        "parameters": values,
-        "rule": system.rule,
-    }
-    path = pool.runs[0].path.resolve().with_name(f"{scored_run.JUDGED}{name}")
-    stage = ModelStage(
-        system,
-        environment.documents,
-        path,
-        config,
-        request,
-    )
+    first = pool.runs[0]
+    config = {key: first.config[key] for key in OF_RUNS}
+    config |= {"parameters": values, "rule": system.rule}
+    path = first.path.resolve().with_name(f"{scored_run.JUDGED}{name}")
+    stage = ModelStage(system, environment.documents, path, config, request)
     chosen = _choose_sample(pool, sample)
-    todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
+    todo = _cut(
+        system,
+        pool,
+        chosen,
+        pool.grades(stage.outcomes),
+    )
     if dry_run:
         documents = sum(
             len(query.candidates or ()) - len(system.examples[query.query_id]) for query in todo
@@ -253,17 +269,23 @@ def judge_runs(
         agreement = _agree(pool, chosen, outcomes)
         print_stderr(describe_agreement(agreement))
         if chosen and not agreement["documents"]:
+            sampled = plural(sum(map(len, chosen.values())), "sampled document")
             raise UnusableJudge(
-                f"{request.lm} gave no usable grade for any of the "
-                f"{plural(sum(map(len, chosen.values())), 'sampled document')}, "
-                "so the others were not asked about; try another model, or see its answers in "
+                f"{request.lm} gave no usable grade for any of the {sampled}, so the others were "
+                "not asked about; try another model, or see its answers in "
                 f"{stage.path / 'outcomes.jsonl'}"
             )
         outcomes = ask(todo)
     by_kind = pool.grades(outcomes)
     grades = by_kind[POOL]
+    judgements = {
+        key: judgement
+        for key, judgement in environment.judgements.items()
+        if judgement.unit_of is pool.unit_of
+    }
+    judgements[name] = pool.join(grades)
     return {
-        **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
+        **{key: first.scores[key] for key in ("task", "data", "split")},
         "name": name,
         "folder": str(stage.path),
         "lm": stage.model.name,
@@ -274,8 +296,9 @@ def judge_runs(
         "left": sum(map(len, pool.unjudged(grades).values())),
         "usage": usage_json(total(usage_from_json(row["usage"]) for row in outcomes.values())),
         "metric": environment.metric,
-        **_score(pool, name, grades),
-        **_correct(pool, chosen, by_kind),
+        "runs": _score(pool, judgements),
+        "left_out": leave_one_system_out(pool, grades),
+        **_correct(pool, pool.compare(chosen, by_kind[SAMPLE]), grades),
     }
 
 
@@ -301,74 +324,44 @@ class UnusableJudge(SextantError):
     exit_code = 7
 
 
-def _correct(
-    pool: JudgingPool,
-    chosen: Wanted,
-    by_kind: Mapping[str, Grades],
-) -> Result:
-    """Return the judge's precision and recall among its grades, and the runs' means without its
-    errors.
+def _correct(pool: JudgingPool, sample: Sequence[tuple[float, float]], grades: Grades) -> Result:
+    """Return the judge's precision and recall among its `grades`, and the runs' means without its
+    errors, which `sample` shows: pairs of the release's grade and the judge's.
 
     Both are estimates (judge_correction.py): "judge" is None, and "corrected" of each run, if
     nothing was judged, or if the sample has documents of a single grade.
     """
-    grades = by_kind[POOL]
-    pairs = _pairs(pool, chosen, by_kind)
-    sample = [
-        (pool.release_grades[query_id][doc_id], int(by_kind[SAMPLE][query_id][doc_id]))
-        for query_id, doc_id in pairs
-    ]
     # Grades stand in the order in which the judge answered, and a draw must not depend on that.
     keys = sorted((query_id, doc_id) for query_id, graded in grades.items() for doc_id in graded)
     judged = [int(grades[query_id][doc_id]) for query_id, doc_id in keys]
-    nothing = {
-        "judge": None,
-        "corrected": [None] * len(pool.runs),
-    }
     if not judged or len({true for true, _ in sample}) < 2:
-        return nothing
-    draws = list(draw_true_grades(sample, judged))
-    metric = pool.environment.metric
-    means: list[list[float]] = [[] for _ in pool.runs]
+        return {"judge": None, "corrected": [None] * len(pool.runs)}
+    draws = list(draw_true_grades([(true, int(grade)) for true, grade in sample], judged))
+    means = []
     for true_grades in draws[:CORRECTED_DRAWS]:
         drawn: Grades = {}
-        for (query_id, doc_id), grade in zip(keys, true_grades.tolist(), strict=True):
+        for (query_id, doc_id), grade in zip(
+            keys,
+            true_grades.tolist(),
+            strict=True,
+        ):
             drawn.setdefault(query_id, {})[doc_id] = grade
-        judgements = pool.join_release_grades(drawn)
-        for ranked, values in zip(pool.rankings, means, strict=True):
-            values.append(measure_unjudged([metric], judgements, ranked)[metric]["mean"])
+        means.append(pool.measure_means(pool.join_release_grades(drawn)))
     shares = measure_judge(judged, draws, pool.judgements.is_relevant)
-    corrected = [interval_of(values)._asdict() for values in means]
+    corrected = [interval_of(values)._asdict() for values in zip(*means, strict=True)]
     figures = {name: share and share._asdict() for name, share in shares._asdict().items()}
     return {"judge": figures, "corrected": corrected}
 
 
-def _pairs(
-    pool: JudgingPool,
-    sample: Wanted,
-    by_kind: Mapping[str, Grades],
-) -> list[tuple[str, str]]:
-    """Return the query and the document of pairs that both the judge and the release have graded,
-    of the sample.
-    """
-    ours = by_kind[SAMPLE]
-    pairs = []
-    for query_id, doc_ids in sample.items():
-        pairs += [(query_id, doc_id) for doc_id in sorted(doc_ids & ours.get(query_id, {}).keys())]
-    return pairs
-
-
-def _choose_sample(
-    pool: JudgingPool, size: int
-) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
+def _choose_sample(pool: JudgingPool, size: int) -> Wanted:
+    """Return judged documents, half of them not relevant as far as there are such."""
     rows = [
         (query_id, doc_id, grade)
         for query_id, grades in pool.release_grades.items()
         for doc_id, grade in grades.items()
+        if pool.read(query_id, [doc_id])
     ]
-    rows = sorted(
-        (row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: digest(*row[:2])
-    )
+    rows.sort(key=lambda row: digest(*row[:2]))
     is_relevant = pool.judgements.is_relevant
     wrong = [row for row in rows if not is_relevant(row[2])][: size // 2]
     right = [row for row in rows if is_relevant(row[2])][: size - len(wrong)]
@@ -388,43 +381,27 @@ def _cut(
     judge gets their examples.
     """
     todo = []
-    examples = {}
-    for (pool_type, wanted), query in product(
-        ((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries
-    ):
+    system.examples = {}
+    wanted_of = {SAMPLE: sample, POOL: pool.unjudged({})}
+    for pool_type, query in product(wanted_of, pool.environment.queries):
         query_id = query.query_id
-        order = partial(digest, query.query_id)
+        order = partial(digest, query_id)
+        grades = pool.release_grades[query_id]
         best = [
             doc_id
-            for doc_id, grade in pool.release_grades[query_id].items()
-            if grade >= max(1, *pool.release_grades[query_id].values())
+            for doc_id in sorted(grades, key=order)
+            if grades[doc_id] >= max(1, *grades.values()) and doc_id not in sample.get(query_id, ())
         ]
-        shown = pool.read(
-            query_id,
-            (
-                doc_id
-                for doc_id in sorted(best, key=order)
-                if doc_id not in sample.get(query_id, ())
-            ),
-        )[:EXAMPLES]
-        ordered = sorted(wanted.get(query_id, ()), key=order)
+        shown = pool.read(query_id, best)[:EXAMPLES]
+        ordered = sorted(wanted_of[pool_type].get(query_id, ()), key=order)
+        known = graded[pool_type].get(query_id, {})
         for start in range(0, len(ordered), BATCH):
-            ungraded = [
-                doc_id
-                for doc_id in ordered[start : start + BATCH]
-                if doc_id not in graded[pool_type].get(query_id, {})
-            ]
-            if ungraded := pool.read(query_id, ungraded):
+            batch = ordered[start : start + BATCH]
+            ungraded = pool.read(query_id, (doc_id for doc_id in batch if doc_id not in known))
+            if ungraded:
                 name = f"{pool_type}/{digest(*ungraded)[:8]}/{query_id}"
-                examples[name] = shown
-                todo.append(
-                    replace(
-                        query,
-                        query_id=name,
-                        candidates=frozenset(ungraded + shown),
-                    )
-                )
-    system.examples = examples
+                system.examples[name] = shown
+                todo.append(replace(query, query_id=name, candidates=frozenset(ungraded + shown)))
     return todo
 
 
@@ -434,12 +411,10 @@ def _agree(
     outcomes: JsonMapping,
 ) -> Result:
     """Compare the judge with the release on documents that both have judged: relevant or not."""
-    by_kind = pool.grades(outcomes)
-    ours = by_kind[SAMPLE]
-    release_grades = pool.release_grades
+    is_relevant = pool.judgements.is_relevant
     both = [
-        (pool.judgements.is_relevant(release_grades[query_id][doc_id]), ours[query_id][doc_id] >= 1)
-        for query_id, doc_id in _pairs(pool, sample, by_kind)
+        (is_relevant(true), grade >= 1)
+        for true, grade in pool.compare(sample, pool.grades(outcomes)[SAMPLE])
     ]
     theirs = sum(a for a, _ in both)
     called = sum(b for _, b in both)
@@ -490,46 +465,40 @@ def describe_judge(result: Result) -> list[str]:
     """
     shares = result["judge"]
     if shares is None:
-        if not result["judged"]:
-            return []
         return [
             "corrected means are not known: the sample has documents of one grade only, so errors "
             "cannot be told"
-        ]
-    rates = []
-    for name in ("precision", "recall"):
-        if rate := shares[name]:
-            rates.append(f"{name} {rate['mean']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})")
-    relevant = shares["relevant"]
-    share = (
-        f"{relevant['mean']:.2f} ({relevant['low']:.2f} to {relevant['high']:.2f}) of it relevant"
-    )
-    return [f"among what was judged, by the errors on the sample: {', '.join(rates)}; {share}"]
-
-
-def _score(pool: JudgingPool, name: str, grades: Grades) -> Result:
-    """Score every run by each of the judgements, and show how much depends on documents contributed
-    by a run alone.
-    """
-    names = pool.environment.metrics
-    judgements = {
-        key: judgement
-        for key, judgement in pool.environment.judgements.items()
-        if judgement.unit_of is pool.unit_of
+        ] * bool(result["judged"])
+    texts = {
+        name: f"{rate['mean']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})"
+        for name, rate in shares.items()
+        if rate
     }
-    by = judgements | {name: pool.join(grades)}
-    rows: list[Result] = [
+    relevant = texts.pop("relevant")
+    rates = ", ".join(f"{name} {text}" for name, text in texts.items())
+    return [
+        f"among what was judged, by the errors on the sample: {rates}; {relevant} of it relevant"
+    ]
+
+
+def _score(pool: JudgingPool, judgements: Mapping[str, Judgements]) -> list[Result]:
+    """Score every run by each of the judgements: a row a run."""
+    names = pool.environment.metrics
+    return [
         {key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")}
         | {
             "run": run.name,
-            "by": {key: measure_unjudged(names, qrels, ranked) for key, qrels in by.items()},
+            "by": {
+                key: measure_unjudged(
+                    names,
+                    judged,
+                    ranked,
+                )
+                for key, judged in judgements.items()
+            },
         }
         for run, ranked in zip(pool.runs, pool.rankings, strict=True)
     ]
-    return {
-        "runs": rows,
-        "left_out": leave_one_system_out(pool, grades),
-    }
 
 
 def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
@@ -539,40 +508,32 @@ def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
     They are taken away, and the runs are ranked again: Kendall's tau with the ranking before, and
     the largest change of a run's mean, by the headline metric.
     """
-    metric = pool.environment.metric
+    before = pool.measure_means(pool.join(grades))
     alone = []
-
-    def rank(judgements: Judgements) -> list[float]:
-        return [
-            measure_unjudged([metric], judgements, ranked)[metric]["mean"]
-            for ranked in pool.rankings
-        ]
-
-    before = rank(pool.join(grades))
     for run_number, run in enumerate(pool.runs):
-        only = {
-            query_id: {key for key, runs_with in brought.items() if runs_with == {run_number}}
-            for query_id, brought in pool.brought.items()
-        }
-        remaining = {
-            query_id: {key: graded[key] for key in graded.keys() - only[query_id]}
-            for query_id, graded in grades.items()
-        }
-        after = rank(pool.join(remaining))
-        relevant = sum(
-            graded[key] >= 1
-            for query_id, graded in grades.items()
-            for key in graded.keys() & only[query_id]
-        )
+        relevant = 0
+        remaining: Grades = {query_id: {} for query_id in grades}
+        for query_id, graded in grades.items():
+            for doc_id, grade in graded.items():
+                if pool.brought[query_id].get(doc_id) == {run_number}:
+                    relevant += grade >= 1
+                else:
+                    remaining[query_id][doc_id] = grade
+        after = pool.measure_means(pool.join(remaining))
         tau = kendalltau(before, after).statistic if len(before) > 1 else math.nan
-        change = max(abs(a - b) for a, b in zip(before, after, strict=True))
-        tau = None if math.isnan(tau) else float(tau)
         alone.append(
             {
                 "run": run.name,
                 "relevant": relevant,
-                "tau": tau,
-                "change": change,
+                "tau": None if math.isnan(tau) else float(tau),
+                "change": max(
+                    abs(a - b)
+                    for a, b in zip(
+                        before,
+                        after,
+                        strict=True,
+                    )
+                ),
             }
         )
     return alone
@@ -588,35 +549,38 @@ def render_judgements(result: Result) -> str:
         return cost_estimate.render_estimate(result, [heading])
     metric = result["metric"]
     name = result["name"]
-    is_corrected = any(result["corrected"])
-    heads = ["run", *result["runs"][0]["by"]]
-    if is_corrected:
-        heads.append("corrected")
-    heads += ["judged", "if the rest were right", "its own", "tau", "change"]
-    by_run = zip(
-        result["runs"],
-        result["left_out"],
-        result["corrected"],
-        strict=True,
-    )
-    rows = [
-        _run_cells(row, row["by"][name][metric], metric, left_out, mean)
-        for row, left_out, mean in by_run
-    ]
-    table = ResultTable(f"{metric} by each of the judgements", heads, rows)
+    corrected_head = ["corrected"] * any(result["corrected"])
+    heads = ["run", *result["runs"][0]["by"], *corrected_head, "judged", "if the rest were right"]
+    heads += ["its own", "tau", "change"]
+    parts = (result["runs"], result["left_out"], result["corrected"])
+    rows = []
+    for row, left_out, corrected in zip(*parts, strict=True):
+        ours = row["by"][name][metric]
+        cells = [Path(row["run"]).name]
+        cells += [f"{by_metric[metric]['mean']:.4f}" for by_metric in row["by"].values()]
+        if corrected:
+            interval = f"({corrected['low']:.4f} to {corrected['high']:.4f})"
+            cells.append(f"{corrected['mean']:.4f} {interval}")
+        cells += [f"{ours[key]:.4f}" for key in ("judged", "right")]
+        cells += [
+            str(left_out["relevant"]),
+            number(
+                left_out["tau"],
+                "{:.2f}",
+                "-",
+            ),
+        ]
+        rows.append([*cells, f"{left_out['change']:.4f}"])
     notes = [
         "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure",
         "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
         f"runs by {name} with and without these judgements, and the largest change of a run's mean",
     ]
-    if is_corrected:
+    if corrected_head:
         notes.append(
             f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for "
             f"these queries"
         )
-    deviations = describe_judging(result["task"])
-    if deviations:
-        notes.append(deviations)
     return render_terminal(
         [
             describe_task(result),
@@ -624,34 +588,11 @@ def render_judgements(result: Result) -> str:
             describe_agreement(result["agreement"]),
             *describe_judge(result),
             "",
-            table,
-            *notes,
+            ResultTable(f"{metric} by each of the judgements", heads, rows),
+            *filter(None, [*notes, describe_judging(result["task"])]),
             result["folder"],
         ]
     )
-
-
-def _run_cells(
-    row: JsonMapping,
-    ours: Mapping[str, float],
-    metric: str,
-    left_out: JsonMapping,
-    corrected: Mapping[str, float] | None,
-) -> list[str]:
-    """Return the cells of a run; `ours` are its figures by the new judgements."""
-    cells = [Path(row["run"]).name]
-    cells += [f"{by_metric[metric]['mean']:.4f}" for by_metric in row["by"].values()]
-    if corrected:
-        interval = f"({corrected['low']:.4f} to {corrected['high']:.4f})"
-        cells.append(f"{corrected['mean']:.4f} {interval}")
-    return [
-        *cells,
-        f"{ours['judged']:.4f}",
-        f"{ours['right']:.4f}",
-        str(left_out["relevant"]),
-        number(left_out["tau"], "{:.2f}", "-"),
-        f"{left_out['change']:.4f}",
-    ]
 
 
 def _describe_judged(result: Result) -> str:
@@ -661,8 +602,5 @@ def _describe_judged(result: Result) -> str:
         judge = "offline, which counts words: a floor"
     documents = plural(result["judged"], "document")
     line = f"{result['name']}: {documents} judged by {judge}, prompt {result['prompt']}"
-    if result["left"]:
-        line += (
-            f"; {result['left']} {choose_verb(result['left'])} left, for want of a usable answer"
-        )
-    return line
+    left = result["left"]
+    return f"{line}; {left} {choose_verb(left)} left, for want of a usable answer" if left else line
