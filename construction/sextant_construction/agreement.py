@@ -44,30 +44,40 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     items = [pairs for pairs in items if pairs]
     if not items:
         return None
-    all_pairs = list(chain.from_iterable(items))
-    values = order or sorted(set(chain.from_iterable(all_pairs)))
+    firsts, seconds = zip(*chain.from_iterable(items), strict=True)
+    values = order or sorted({*firsts, *seconds})
     code_of = {value: code for code, value in enumerate(values)}
-    firsts, seconds = zip(*all_pairs, strict=True)
-    constant = {}
-    for judge, said in (("first", firsts), ("second", seconds)):
-        if len(set(said)) == 1:
-            constant[judge] = said[0]
+    constant = {
+        judge: said[0]
+        for judge, said in {"first": firsts, "second": seconds}.items()
+        if len(set(said)) == 1
+    }
     confusion = _draw_confusion(items, code_of)
     share = np.trace(confusion, axis1=1, axis2=2)
-    spearman = None
-    if order and not constant:
-        first_codes = list(map(code_of.__getitem__, firsts))
-        second_codes = list(map(code_of.__getitem__, seconds))
-        spearman = float(spearmanr(first_codes, second_codes).statistic)
     kappa = None
+    spearman = None
     if not constant:
-        kappa = _interval(_kappa(confusion, share), len(items))
+        chance = (confusion.sum(axis=2) * confusion.sum(axis=1)).sum(axis=1)
+        kappa = _interval((share - chance) / (1 - chance), len(items))
+        if order:
+            codes = ([code_of[value] for value in said] for said in (firsts, seconds))
+            spearman = float(spearmanr(*codes).statistic)
+    observed = confusion[0]
+    totals = observed.sum(axis=0) + observed.sum(axis=1)
+    occurs = totals > 0
+    f1 = 2 * np.diag(observed)[occurs] / totals[occurs]
+    # Why kappa is undefined: which judges always give the same value
+    undefined = " and ".join(
+        f"the {judge} always says {said!r}" for judge, said in constant.items()
+    )
+    if len(constant) == 2 and constant["first"] == constant["second"]:
+        undefined = f"both always say {constant['first']!r}"
     return Agreement(
         agreement=_interval(share, len(items)),
         kappa=kappa,
-        macro_f1=_macro_f1(confusion[0]),
+        macro_f1=float(f1.mean()),
         spearman=spearman,
-        kappa_undefined=_explain_undefined(constant),
+        kappa_undefined=undefined,
     )
 
 
@@ -97,41 +107,14 @@ def _draw_confusion(items: Sequence[Pairs], code_of: Mapping[str, int]) -> np.nd
     return shares
 
 
-def _kappa(
-    confusion: np.ndarray,
-    share: np.ndarray,
-) -> np.ndarray:
-    """Return Cohen's kappa of each draw."""
-    by_first = confusion.sum(axis=2)
-    by_second = confusion.sum(axis=1)
-    both = by_first * by_second
-    chance = both.sum(axis=1)
-    kappa: np.ndarray = (share - chance) / (1 - chance)
-    return kappa
-
-
-def _macro_f1(confusion: np.ndarray) -> float:
-    equal = np.diag(confusion)
-    totals = confusion.sum(axis=0) + confusion.sum(axis=1)
-    occurs = totals > 0
-    f1 = 2 * equal[occurs] / totals[occurs]
-    return float(f1.mean())
-
-
-def _explain_undefined(constant: Mapping[str, str]) -> str:
-    """Return why kappa is undefined: which judges always give the same value; "" if it is defined."""
-    if len(constant) == 2 and constant["first"] == constant["second"]:
-        return f"both always say {constant['first']!r}"
-    reasons = []
-    for judge, value in constant.items():
-        reasons.append(f"the {judge} always says {value!r}")
-    return " and ".join(reasons)
-
-
 def _interval(values: np.ndarray, items: int) -> Interval:
     """Return the first value with the 95 % interval of the others, its draws; without one for a single item."""
     mean = float(values[0])
     if items < 2:
         return Interval(mean, None, None)
     low, high = np.quantile(values[1:], BOUNDS)
-    return Interval(mean, min(low, mean), max(high, mean))
+    return Interval(
+        mean,
+        min(low, mean),
+        max(high, mean),
+    )

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
@@ -174,46 +173,39 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
         model = item.model
         if form.multiple and model is not None:
             model = [value for value in values if value in model]
-        show = sorted(
-            item.show,
-            key=lambda passage: own_values.index(passage[0]) if passage[0] in own_values else -1,
-        )
+        chosen = [(value, shown.pop(value)) for value in own_values if value in shown]
+        row = {
+            "item": name,
+            "show": [*shown.items(), *chosen],
+            "values": values,
+            "model": model,
+        }
         group = groups[str(model) if form.each else ""]
-        group[name] = compact(
-            {
-                "item": name,
-                "show": show,
-                "values": values,
-                "model": model,
-            }
-        )
+        group[name] = compact(row)
         if form.size and len(group) > form.size:
             del group[max(group)]
     lines = dict(row for group in groups.values() for row in group.items())
-    files.mkdir_private(folder / "review/offered")
-    files.replace(
-        folder / f"review/offered/{sheet}.jsonl",
-        "".join(f"{lines[name]}\n" for name in sorted(lines)),
-    )
+    path = folder / f"review/offered/{sheet}.jsonl"
+    files.mkdir_private(path.parent)
+    files.replace(path, "".join(f"{line}\n" for _, line in sorted(lines.items())))
 
 
 def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
     """Return the items of each sheet that has some, by id. UsageError if there is none."""
-    read = {name: _read_lines(Row, folder / f"review/offered/{name}.jsonl") for name in SHEETS}
-    if offered := {
-        name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})
-    }:
-        return offered
-    raise UsageError(f"{folder} has nothing to be judged; sextant build run offers it")
+    offered = {}
+    for name in SHEETS:
+        rows = _read_lines(Row, folder / f"review/offered/{name}.jsonl")
+        if items := {row["item"]: row for row in rows}:
+            offered[name] = items
+    if not offered:
+        raise UsageError(f"{folder} has nothing to be judged; sextant build run offers it")
+    return offered
 
 
 def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]:
-    return (
-        row
-        for _, row in files.read_lines(
-            path, partial(schemas.parse_json, form), "remove the line", repair=repair
-        )
-    )
+    parse = partial(schemas.parse_json, form)
+    for _, row in files.read_lines(path, parse, "remove the line", repair=repair):
+        yield row
 
 
 def _read_answers(folder: Path, *, repair: bool = False) -> Answers:
@@ -249,21 +241,19 @@ def answers(folder: Path) -> dict[str, Value]:
 def write_sheet(folder: Path, out: Path) -> int:
     """Write the offered items as a page; return the number of items."""
     offered = read_offered(folder)
-    sheets = []
-    for name, items in offered.items():
-        # not what the model said
-        form = SHEETS[name]
-        shown = ("item", "show", "values")
-        rows = [{key: row[key] for key in shown} for row in items.values()]
-        sheets.append(
-            {
-                "name": name,
-                "ask": form.ask,
-                "means": form.values,
-                "many": form.multiple,
-                "items": rows,
-            }
-        )
+    sheets = [
+        {
+            "name": name,
+            "ask": SHEETS[name].ask,
+            "means": SHEETS[name].values,
+            "many": SHEETS[name].multiple,
+            # not what the model said
+            "items": [
+                {key: row[key] for key in ("item", "show", "values")} for row in items.values()
+            ],
+        }
+        for name, items in offered.items()
+    ]
     digest = _hash([list(items) for items in offered.values()])
     data = files.dumps(
         {
@@ -273,15 +263,18 @@ def write_sheet(folder: Path, out: Path) -> int:
         }
     )
     style = (web_page.PAGE / "page.css").read_text("utf-8")
-    scripts = [
-        *(web_page.PAGE / f"{name}.js" for name in ("theme", "dom", "data", "frame")),
-        _PAGE / "review.js",
-    ]
+    scripts = [web_page.PAGE / f"{name}.js" for name in ("theme", "dom", "data", "frame")]
+    scripts.append(_PAGE / "review.js")
     program = web_page.join_scripts(path.read_text("utf-8") for path in scripts)
-    shell = web_page.html_shell("Review", _PAGE / "review.html").replace(
-        "<body>", '<body class="review">'
+    shell = web_page.html_shell("Review", _PAGE / "review.html")
+    shell = shell.replace("<body>", '<body class="review">')
+    web_page.write_single_file(
+        out,
+        shell,
+        style,
+        program,
+        [("sheet.json", data.encode())],
     )
-    web_page.write_single_file(out, shell, style, program, [("sheet.json", data.encode())])
     return sum(map(len, offered.values()))
 
 
@@ -292,16 +285,25 @@ def import_answers(folder: Path, paths: Sequence[Path]) -> int:
     new = []
     refused = 0
     for path in paths:
-        for line_number, line in enumerate(
-            files.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1
-        ):
+        lines = files.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines()
+        for line_number, line in enumerate(lines, 1):
             try:
-                if line.strip() and (row := _understand(line, items, answered)):
-                    answered[row["item"], row["rater"]] = row
-                    new.append(files.dumps(row).encode())
+                row = (
+                    _understand(
+                        line,
+                        items,
+                        answered,
+                    )
+                    if line.strip()
+                    else None
+                )
             except ValueError as error:
                 refused += 1
                 print_stderr(f"{path}, line {line_number}: {error}")
+                continue
+            if row:
+                answered[row["item"], row["rater"]] = row
+                new.append(files.dumps(row).encode())
     if new:
         files.append_line(folder / _FILE, b"\n".join(new))
     return refused
@@ -311,7 +313,8 @@ def _understand(
     line: bytes,
     items: Mapping[str, Row],
     answered: Answers,
-) -> ReviewAnswer | None:  # None: it is known
+) -> ReviewAnswer | None:
+    """Return the answer of a line, None if it is known. ValueError if it cannot be taken."""
     row: ReviewAnswer = schemas.parse_json(ReviewAnswer, line)
     name = row["item"]
     answer = row["value"]
@@ -321,15 +324,14 @@ def _understand(
             f"one?"
         )
     values = items[name]["values"]
-    multiple = SHEETS[name.rpartition("-")[0]].multiple
+    is_list = isinstance(answer, list)
     if answer is not None and (
-        isinstance(answer, list) != multiple
-        or not {*(answer if multiple else [answer])} <= {*values}
+        is_list != SHEETS[name.rpartition("-")[0]].multiple
+        or not {*(answer if is_list else [answer])} <= {*values}
     ):
         raise ValueError(f"{answer!r} is no answer to {name}, which takes {', '.join(values)}")
-    row["value"] = answer = (
-        [value for value in values if value in answer] if isinstance(answer, list) else answer
-    )
+    if isinstance(answer, list):
+        row["value"] = answer = [value for value in values if value in answer]
     old = answered.get((name, row["rater"]))
     if old and old["value"] not in (None, answer):
         both = f"{row['rater']} has judged {name} as {old['value']!r}, and here as {answer!r}"
@@ -345,55 +347,52 @@ def measure_agreement(folder: Path) -> JsonObject:
     values_of = _by_item(_read_answers(folder))
     settled = answers(folder)
     sheets = {}
-    below = list[str]()
+    below = []
     for name, items in read_offered(folder).items():
-        judged = {item: row for item, row in items.items() if item in values_of}
+        form = SHEETS[name]
+        judged = [row for item, row in items.items() if item in values_of]
         if not judged:
             continue
-        figures = _measure_sheet(SHEETS[name], judged, values_of)
-        below += _find_below(name, figures)
-        raters = {rater for item in judged for rater in values_of[item]}
+        given = [values_of[row["item"]] for row in judged]
+        people = [list(combinations(values.values(), 2)) for values in given]
+        model = [
+            [(row["model"], value) for value in values.values()] if row["model"] is not None else []
+            for row, values in zip(judged, given, strict=True)
+        ]
+        figures = _measure("model", form, judged, model) | _measure(
+            "people",
+            form,
+            judged,
+            people,
+        )
+        for figure, bar in form.bar.items():
+            value = getattr(
+                figures.get(figure),
+                "mean",
+                figures.get(figure),
+            )
+            if value is not None and value < bar:
+                below.append(
+                    f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
+                )
         sheets[name] = {
-            "raters": sorted(raters),
+            "raters": sorted(set().union(*given)),
             "offered": len(items),
             "judged": len(judged),
-            "judgements": sum(len(values_of[item]) for item in judged),
-            "divided": sum(row["item"] not in settled for row in judged.values()),
+            "judgements": sum(map(len, given)),
+            "divided": sum(row["item"] not in settled for row in judged),
             **figures,
         }
     return {"sheets": sheets, "below": below}
 
 
-def _measure_sheet(
-    form: ReviewSheet, judged: Mapping[str, Row], values_of: Mapping[str, Mapping[str, Value]]
-) -> JsonObject:
-    """Return the agreement of people with the model, and with each other, on a sheet."""
-    model = list[tuple[Row, list[tuple[Any, Any]]]]()
-    people = []
-    for item, row in judged.items():
-        given_values = list(values_of[item].values())
-        people.append((row, list(combinations(given_values, 2))))
-        if row["model"] is None:
-            model.append((row, []))
-        else:
-            model.append((row, [(row["model"], value) for value in given_values]))
-    return _measure("model", form, model) | _measure("people", form, people)
-
-
-def _find_below(name: str, figures: JsonMapping) -> Iterator[str]:
-    """Yield a sentence for each figure of a sheet that is below its bar."""
-    for figure, bar in SHEETS[name].bar.items():
-        value = getattr(figures.get(figure), "mean", figures.get(figure))
-        if value is not None and value < bar:
-            yield f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
-
-
 def _measure(
     role: str,
     form: ReviewSheet,
-    rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]],
+    rows: Sequence[Row],
+    pairs_by_item: list[list[tuple[Any, Any]]],
 ) -> JsonObject:
-    pairs_by_item = [pairs for _, pairs in rows]
+    """Return the agreement of pairs of answers to each row's item."""
     if form.multiple:  # each value applies or not
         pairs_by_item = [
             [
@@ -401,56 +400,44 @@ def _measure(
                 for first, second in pairs
                 for value in row["values"]
             ]
-            for row, pairs in rows
+            for row, pairs in zip(rows, pairs_by_item, strict=True)
         ]
     agreement = agree(pairs_by_item, list(form.values) if form.ordered else ())
     figures = agreement._asdict() if agreement else {}
-    for name, first_value in {"chosen": "True", "left": "False"}.items() if form.multiple else ():
-        matches = [
-            first == second
-            for pairs in pairs_by_item
-            for first, second in pairs
-            if first == first_value
-        ]  # as the first said
+    for name, said in {"chosen": "True", "left": "False"}.items() if form.multiple else ():
+        pairs = chain.from_iterable(pairs_by_item)
+        matches = [first == second for first, second in pairs if first == said]
         figures[name] = fmean(matches) if matches else None
     return {f"{role} {name}": figure for name, figure in figures.items()}
 
 
 def describe(folder: Path) -> str:
     """Say in a line who has checked the benchmark, for the head of its card."""
-    with suppress(UsageError):  # nothing is offered
+    try:
         sheets, below = measure_agreement(folder).values()
-        people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
-        judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
-        kappa = "".join(
-            f"; {name}: kappa {_cell(interval)}"
-            for name in sheets
-            if (interval := sheets[name].get("model kappa"))
-        )
-        if people:
-            return (
-                ". ".join(
-                    [
-                        f"Checked by {plural(len(people), 'person', 'people')}: {judgements}{kappa}",
-                        *below,
-                    ]
-                )
-                + "."
-            )
-    return NOBODY
+    except UsageError:  # nothing is offered
+        return NOBODY
+    people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
+    if not people:
+        return NOBODY
+    judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
+    kappa = "".join(
+        f"; {name}: kappa {_cell(sheet['model kappa'])}"
+        for name, sheet in sheets.items()
+        if sheet.get("model kappa")
+    )
+    checked = f"Checked by {plural(len(people), 'person', 'people')}: {judgements}{kappa}"
+    return f"{'. '.join([checked, *below])}."
 
 
 def _list_undefined(sheets: Mapping[str, JsonMapping]) -> Iterator[str]:
     """Yield why there is no kappa, of each sheet that lacks kappa and could have it."""
-    roles = {
-        "model": {"first": "model", "second": "person"},
-        "people": {"first": "first person", "second": "second"},
-    }
+    roles = {"model": ("model", "person"), "people": ("first person", "second")}
     for name, sheet in sheets.items():
-        for group, named in roles.items():
+        for group, (first, second) in roles.items():
             if reason := sheet.get(f"{group} kappa_undefined"):
-                for position, role in named.items():
-                    reason = reason.replace(f"the {position} ", f"the {role} ")
+                reason = reason.replace("the first ", f"the {first} ")
+                reason = reason.replace("the second ", f"the {second} ")
                 yield f"{name}: {group} kappa is undefined: {reason}"
 
 
@@ -495,23 +482,26 @@ def command(arguments: Any) -> int:
     result = measure_agreement(folder)
     files.replace(folder / "review/agreement.json", json.dumps(result, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
-    figures = [
-        f"{group} {figure}" for group in ("model", "people") for figure in ("agreement", "kappa")
-    ]
-    rows = [
-        [
-            name,
-            *(str(sheet[key]) for key in counts),
-            *(_cell(sheet.get(key)) for key in figures),
-        ]
-        for name, sheet in result["sheets"].items()
-    ]
-    undefined = list(_list_undefined(result["sheets"]))
+    figures = ("model agreement", "model kappa", "people agreement", "people kappa")
+    rows = []
+    for name, sheet in result["sheets"].items():
+        rows.append(
+            [
+                name,
+                *[str(sheet[key]) for key in counts],
+                *(_cell(sheet.get(key)) for key in figures),
+            ]
+        )
+    table = ResultTable(
+        "",
+        ["sheet", *counts, *figures],
+        rows,
+    )
     print_stdout(
         render_terminal(
             [
-                ResultTable("", ["sheet", *counts, *figures], rows),
-                *undefined,
+                table,
+                *_list_undefined(result["sheets"]),
                 *result["below"],
                 describe(folder),
             ]
