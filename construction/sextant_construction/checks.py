@@ -29,7 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 from sextant.environments import task_card
-from sextant.environments.base import POOLED, EmptySplit, Environment, Grades
+from sextant.environments.base import POOLED, EmptySplit, Environment
 from sextant.evals.run_descriptions import describe_task, model_name
 from sextant.evals.running import cost_estimate, evaluate
 from sextant.evals.running.request import Request
@@ -91,6 +91,10 @@ WITHOUT = {
     "instruction",
     "shard",
 }
+
+
+# Whether a text is a positive or an original, and the query or record that it is of
+Label = tuple[bool, str]
 
 
 class Threshold(NamedTuple):
@@ -181,9 +185,6 @@ class CheckFigure(NamedTuple):
             fine = value <= bound if at == "most" else value >= bound
         if self.floor and not fine:
             fine = None
-        remarks = [wrong] if fine is False else []
-        if self.says:
-            remarks.append(self.says)
         return {
             "name": self.name,
             "what": title,
@@ -193,7 +194,7 @@ class CheckFigure(NamedTuple):
             "bound": bound,
             "at": at,
             "fine": fine,
-            "says": "; ".join(remarks),
+            "says": "; ".join(filter(None, [wrong * (fine is False), self.says])),
             "found": self.details,
             **self.further,
         }
@@ -205,32 +206,33 @@ class CheckedBenchmark:
     def __init__(self, request: Request, names: Sequence[str]) -> None:
         """`request` has the task, the verifier's model and the budget; `names` are retrievers, the first is BM25."""
         self.names = names
-        self.environment: Environment = evaluate.load_task(request)[1]
-        self.judgements = self.environment.judgements[self.environment.headline]
-        self.compares = self.environment.metric.startswith(
-            (WIN, "Flip")
-        )  # documents; none is searched for
-        self.metric = WIN if self.compares else NDCG
-        self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
+        environment = self.environment = evaluate.load_task(request)[1]
+        self.judgements = environment.judgements[environment.headline]
+        # Documents are compared; none is searched for.
+        self.compares = environment.metric.startswith((WIN, "Flip"))
+        metrics = (WIN,) if self.compares else (NDCG, "R@10", "P@1")
+        self.metric = metrics[0]
+        self.request = replace(request, metrics=metrics)
 
     @property
     def verifier(self) -> Request:
         """The request of a verifier, who gets everything relevant, or each query's own pool."""
-        queries = self.environment.queries
-        documents = len(self.environment.documents)
-        pool = f"oracle:{min(POOL, documents)}({','.join(self.names)})"
-        all_pooled = all(query.candidates is not None for query in queries)
-        return replace(
-            self.request,
-            program=VERIFIER,
-            pool=None if all_pooled else pool,
-        )
+        pool = f"oracle:{min(POOL, len(self.environment.documents))}({','.join(self.names)})"
+        pooled = all(query.candidates is not None for query in self.environment.queries)
+        return replace(self.request, program=VERIFIER, pool=None if pooled else pool)
 
     @cached_property
     def searches(self) -> dict[str, scored_run.ScoredRun]:
         """A run of each retriever alone."""
         return {
-            name: run(replace(self.request, retriever=name, lm="offline")) for name in self.names
+            name: run(
+                replace(
+                    self.request,
+                    retriever=name,
+                    lm="offline",
+                )
+            )
+            for name in self.names
         }
 
     def compare(
@@ -255,10 +257,19 @@ def run(request: Request) -> scored_run.ScoredRun:
 
 def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how far BM25 alone gets."""
-    named = {"win": WIN} if subject.compares else {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
+    columns = subject.searches[subject.names[0]].columns
+    named = (
+        {"win": WIN}
+        if subject.compares
+        else {
+            "recall": "R@10",
+            "ndcg": NDCG,
+            "first": "P@1",
+        }
+    )
     for name, metric in named.items():
-        rows = scored_run.align_columns(next(iter(subject.searches.values())).columns[metric])
-        yield CheckFigure(name, estimate_mean([[value for [value] in rows.values()]]))
+        values = [value for value in columns[metric].values() if value is not None]
+        yield CheckFigure(name, estimate_mean([values]))
 
 
 def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -268,19 +279,20 @@ def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
+    floor = subject.request.lm == "offline"
+    [gap] = subject.compare((best, verified))
     details = {
         "R": best.mean(NDCG),
         "V": verified.mean(NDCG),
         "retriever": best.retriever,
         "lm": subject.request.lm,
+        "p": gap.p,
     }
-    floor = subject.request.lm == "offline"
-    [gap] = subject.compare((best, verified))
     yield CheckFigure(
         "gap",
         Interval(*gap[:3]),
         "a floor: offline counts words" * floor,
-        details | {"p": gap.p},
+        details,
         floor,
     )
 
@@ -290,134 +302,142 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
     After Zobel 1998.
     """
-    judged = subject.environment.judgements
+    pooled = subject.environment.judgements.get(POOLED, subject.judgements)
     gold = subject.judgements.qrels
-    if POOLED not in judged or judged[POOLED] is subject.judgements:
+    if pooled is subject.judgements:
         yield CheckFigure("tau", None, "no judgements called pooled beside gold ones")
         return
-    pool = llm_judge.build_judging_pool(
-        [run.path for run in subject.searches.values()], subject.request.task, TOP
-    )
-    pool = pool._replace(
-        release_grades={query_id: dict(gold.get(query_id, {})) for query_id in pool.release_grades}
-    )
-    scale = HIGHEST / max(
-        grade for grades_of_query in gold.values() for grade in grades_of_query.values()
-    )
-    ours = Grades()
-    for query_id, release_grades in pool.release_grades.items():  # in the grades of a judge
-        grades = judged[POOLED].qrels.get(query_id, {})
-        ours[query_id] = {
-            key: grade * scale for key, grade in grades.items() if key not in release_grades
+    paths = [run.path for run in subject.searches.values()]
+    pool = llm_judge.build_judging_pool(paths, subject.request.task, TOP)
+    release_grades = {query_id: dict(gold.get(query_id, {})) for query_id in pool.release_grades}
+    pool = pool._replace(release_grades=release_grades)
+    scale = HIGHEST / max(grade for grades in gold.values() for grade in grades.values())
+    added = {  # in the grades of a judge
+        query_id: {
+            doc_id: grade * scale
+            for doc_id, grade in pooled.qrels.get(query_id, {}).items()
+            if doc_id not in grades
         }
-    rows = llm_judge.leave_one_system_out(pool, ours)
+        for query_id, grades in release_grades.items()
+    }
+    rows = llm_judge.leave_one_system_out(pool, added)
     taus = [row["tau"] for row in rows if row["tau"] is not None]
-    yield CheckFigure(
-        "tau", min(taus, default=None), "" if taus else "all systems have one mean", rows
-    )
+    says = "" if taus else "all systems have one mean"
+    yield CheckFigure("tau", min(taus, default=None), says, rows)
     yield CheckFigure("change", max(row["change"] for row in rows))
     shares = [
-        measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
+        measure_unjudged(
+            [NDCG],
+            pooled,
+            ranking,
+        )[NDCG]["judged"]
         for ranking in pool.rankings
     ]
-    yield CheckFigure(
-        "judged",
-        min(shares),
-        details=dict(zip(subject.names, shares, strict=True)),
-    )
+    by_name = dict(zip(subject.names, shares, strict=True))
+    yield CheckFigure("judged", min(shares), details=by_name)
 
 
 def find_power(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield the difference that is found in 80 % of cases as the first of all pairs of systems, the largest of them."""
     rows = subject.compare(*combinations(subject.searches.values(), 2))
-    differ = sum(row.p_holm < ALPHA for row in rows)
-    says = (
-        f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
-        if rows
-        else "it takes two --retrievers"
-    )
-    yield CheckFigure(
-        "power",
-        max((row.detectable for row in rows if row.detectable is not None), default=None),
-        says,
-    )
+    detectable = (row.detectable for row in rows if row.detectable is not None)
+    says = "it takes two --retrievers"
+    if rows:
+        differ = sum(row.p_holm < ALPHA for row in rows)
+        says = f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
+    yield CheckFigure("power", max(detectable, default=None), says)
 
 
 def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
-    environment = subject.environment
+    queries = subject.environment.queries
+    first = subject.environment.documents.repeats()
     twins = defaultdict[str, set[str]](set)
-    wrong = []
-    unit = subject.judgements.unit_of or str
-    first = environment.documents.repeats()
     for doc_id, original in first.items():
         twins[original] |= {original, doc_id}
-    wanted = {
-        query.query_id: subject.judgements.relevant(query.query_id) for query in environment.queries
-    }
-    for query in environment.queries:
+    unit = subject.judgements.unit_of or str
+    wanted = {query.query_id: subject.judgements.relevant(query.query_id) for query in queries}
+    wrong = []
+    for query in queries:
         grades = subject.judgements.qrels.get(query.query_id, {})
         for doc_id, grade in wanted[query.query_id].items():
             copies = twins[first.get(doc_id, doc_id)] - query.excluded
-            copies &= copies if query.candidates is None else query.candidates
-            lower = (
-                copy
+            if query.candidates is not None:
+                copies &= query.candidates
+            wrong += [
+                [query.query_id, doc_id, copy]
                 for copy in sorted(copies)
                 if unit(copy) != unit(doc_id) and grades.get(copy, 0) < grade
-            )
-            wrong += [[query.query_id, doc_id, copy] for copy in lower]
+            ]
     yield CheckFigure(
-        "twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN]
+        "twins",
+        len(wrong),
+        f"{plural(len(first), 'document')} with another's text",
+        wrong[:SHOWN],
     )
     alike = []
-    for position, row in enumerate(compare([query.text for query in environment.queries])):
-        query_id = environment.queries[position].query_id
+    for query, row in zip(
+        queries,
+        compare([query.text for query in queries]),
+        strict=True,
+    ):
+        relevant = wanted[query.query_id]
         # It is no repeat of itself; nor are the steps of one ladder.
-        row[
-            [
-                other_id == query_id or (subject.compares and relevant == wanted[query_id])
-                for other_id, relevant in wanted.items()
-            ]
-        ] = 0.0
-        alike += [query_id] * bool(row.max() >= ALIKE)
-    yield CheckFigure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
+        if any(
+            similarity >= ALIKE
+            and other is not query
+            and not (subject.compares and wanted[other.query_id] == relevant)
+            for other, similarity in zip(queries, row, strict=True)
+        ):
+            alike.append(query.query_id)
+    yield CheckFigure(
+        "alike",
+        len(alike),
+        f"similarity from {ALIKE:g}",
+        alike[:SHOWN],
+    )
 
 
 def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield dev queries that nearly repeat a test query, whichever of the splits is looked at."""
     try:
-        ours, theirs = (
+        dev, test = (
             evaluate.load_task(replace(subject.request, split=split))[1].queries
             for split in ("dev", "test")
         )
     except EmptySplit:
         yield CheckFigure("across", None, "there are no queries for dev")
         return
-    repeats = []
-    rows = compare([query.text for query in ours], [query.text for query in theirs])
-    for query, row in zip(ours, rows, strict=True):
-        if row.max() >= ALIKE:
-            repeats.append(
-                [
-                    query.query_id,
-                    theirs[int(row.argmax())].query_id,
-                ]
-            )
-    says = f"similarity from {ALIKE:g}; {len(ours)} dev and {plural(len(theirs), 'test query', 'test queries')}"
-    yield CheckFigure("across", len(repeats), says, repeats[:SHOWN])
+    rows = compare([query.text for query in dev], [query.text for query in test])
+    repeats = [
+        [query.query_id, test[int(row.argmax())].query_id]
+        for query, row in zip(dev, rows, strict=True)
+        if row.max() >= ALIKE
+    ]
+    says = f"similarity from {ALIKE:g}; {len(dev)} dev and {plural(len(test), 'test query', 'test queries')}"
+    yield CheckFigure(
+        "across",
+        len(repeats),
+        says,
+        repeats[:SHOWN],
+    )
 
 
 def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield the defects of records of ever fewer conditions, as MultiConIR's."""
     rows = condition_ladders.check_ladders(subject.environment)
-    named = {"steps": [row for row in rows if {*row.steps} != {1}]}
-    named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
-    for name, defective in named.items() if rows else ():
-        shown = [[row.doc_id, *getattr(row, name)] for row in defective]
+    for name in ("steps", "foreign", "repeated") if rows else ():
+        found = [(row.doc_id, getattr(row, name)) for row in rows]
+        shown = [
+            [doc_id, *defects]
+            for doc_id, defects in found
+            if ({*defects} != {1} if name == "steps" else defects)
+        ]
+        says = f"{len(shown)} of {plural(len(rows), 'record')}"
         yield CheckFigure(
             name,
-            len(defective) / len(rows),
-            f"{len(defective)} of {plural(len(rows), 'record')}",
+            len(shown) / len(rows),
+            says,
             shown[:SHOWN],
         )
 
@@ -431,28 +451,34 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
     ordered = stable_order(texts)
-    positives, distractors = (
-        [text for text in ordered if texts[text][0] is positive] for positive in (True, False)
-    )
-    chosen = [
-        *positives[:TEXTS],
-        *distractors[:TEXTS],
-    ]
-    if not _are_enough([texts[text] for text in chosen]):
-        yield CheckFigure(
-            "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
-        )
-        return
+    positives = [text for text in ordered if texts[text][0]]
+    distractors = [text for text in ordered if not texts[text][0]]
+    chosen = [*positives[:TEXTS], *distractors[:TEXTS]]
     labels = [texts[text] for text in chosen]
-    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], labels)
-    length_alone = _measure_auc(_tell_lengths(), chosen, labels)
+    if not _are_enough(labels):
+        says = f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
+        yield CheckFigure("generator", None, says)
+        return
+    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
+    tell_words = make_pipeline(TfidfVectorizer(analyzer=list, sublinear_tf=True), logistic)
+    tell_lengths = make_pipeline(
+        FunctionTransformer(_measure_lengths),
+        StandardScaler(),
+        PolynomialFeatures(2, include_bias=False),  # one kind may be of middling length
+        logistic,
+    )
+    all_texts = _measure_auc(
+        tell_words,
+        [_list_ngrams(text) for text in chosen],
+        labels,
+    )
+    length_alone = _measure_auc(tell_lengths, chosen, labels)
     pairs = match_lengths(positives, distractors)[:TEXTS]
     matched = [texts[text] for pair in pairs for text in pair]
     value = None
     if _are_enough(matched):
-        value = _measure_auc(
-            _tell_words(), [ngrams for pair in pairs for ngrams in _show_alike(*pair)], matched
-        )
+        ngrams = [ngrams for pair in pairs for ngrams in _show_alike(*pair)]
+        value = _measure_auc(tell_words, ngrams, matched)
     says = "original from spoiled sentences" if subject.compares else "positives from distractors"
     says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
     says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
@@ -475,17 +501,14 @@ def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tupl
     for text in texts:
         length = len(_list_ngrams(text))
         after = bisect(remaining, (length, ""))
-        near = [position for position in (after - 1, after) if 0 <= position < len(remaining)]
+        near = range(max(0, after - 1), min(after + 1, len(remaining)))
         if not near:
             break
         nearest = min(near, key=lambda position: abs(remaining[position][0] - length))
-        if max(length, remaining[nearest][0]) <= 2 * min(length, remaining[nearest][0]):
-            pairs.append(
-                (
-                    text,
-                    remaining.pop(nearest)[1],
-                )
-            )
+        other_length, other = remaining[nearest]
+        if max(length, other_length) <= 2 * min(length, other_length):
+            pairs.append((text, other))
+            del remaining[nearest]
     return pairs
 
 
@@ -502,19 +525,17 @@ def _list_ngrams(text: str) -> list[str]:
     return words + [f"{first} {second}" for first, second in pairwise(words)]
 
 
-def _are_enough(examples: Sequence[tuple[bool, str]]) -> bool:
+def _are_enough(examples: Sequence[Label]) -> bool:
     """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
-    kinds = [
-        [query_id for positive, query_id in examples if positive is label]
-        for label in (True, False)
-    ]
-    return min(map(len, kinds)) >= LEAST and len(set(kinds[0])) >= FOLDS
+    query_ids = [query_id for positive, query_id in examples if positive]
+    fewest = min(len(query_ids), len(examples) - len(query_ids))
+    return fewest >= LEAST and len({*query_ids}) >= FOLDS
 
 
 def _measure_auc(
     classifier: Any,
     texts: Sequence[Any],
-    examples: Sequence[tuple[bool, str]],
+    examples: Sequence[Label],
 ) -> float | None:
     """Return the mean AUC of a classifier over folds; None if a fold has texts of a single kind."""
     labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
@@ -525,70 +546,44 @@ def _measure_auc(
     return None if np.isnan(aucs).any() else float(aucs.mean())
 
 
-def _tell_words() -> Any:
-    """Return a classifier of texts that are given as lists of words and pairs of words."""
-    weights = TfidfVectorizer(analyzer=list, sublinear_tf=True)
-    return make_pipeline(weights, LogisticRegression(max_iter=1000, class_weight="balanced"))
-
-
-def _tell_lengths() -> Any:
-    """Return a classifier that sees of a text how long it is, in words and characters, and nothing else."""
-    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
-    squares = PolynomialFeatures(2, include_bias=False)  # one kind may be of middling length
-    return make_pipeline(FunctionTransformer(_measure_lengths), StandardScaler(), squares, logistic)
-
-
 def _measure_lengths(texts: Sequence[str]) -> Any:
     return np.log([[1 + len(_list_ngrams(text)), 1 + len(text)] for text in texts])
 
 
-def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
+def _find_spoiled(environment: Environment) -> dict[str, Label]:
     """Return sentence -> whether it is the original, and of which record.
 
     Sentences are those that only one of two compared documents has.
     """
-    labels = dict[str, tuple[bool, str]]()
+    labels: dict[str, Label] = {}
     for comparisons in environment.comparisons.values():
-        for comparison in comparisons:
+        for _, *pair in comparisons:
             better, worse = (
-                dict.fromkeys(sentences(environment.documents[key].text)) for key in comparison[1:]
+                dict.fromkeys(sentences(environment.documents[key].text)) for key in pair
             )
-            for original, only in (
-                (True, better.keys() - worse.keys()),
-                (False, worse.keys() - better.keys()),
-            ):
-                labels |= {
-                    text: (original, comparisons[0].better) for text in only if text not in labels
-                }
+            for text in (better.keys() ^ worse.keys()) - labels.keys():
+                labels[text] = (text in better, comparisons[0].better)
     return labels
 
 
-def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
+def _find_positives(environment: Environment) -> dict[str, Label]:
     """Return text -> whether it is relevant to a query, and to which query; of others, in whose
     pool it is.
     """
     unit = environment.judgements[environment.headline].unit_of or str
-    labels = dict[str, tuple[bool, str]]()
-    wanted = dict[str, str]()
-    pools = dict[str, str]()
+    labels: dict[str, Label] = {}
+    wanted: dict[str, str] = {}
+    pools: dict[str, str] = {}
     for query in environment.queries:
-        relevant = (
-            key
-            for judgement in environment.judgements.values()
-            for key in judgement.relevant(query.query_id)
-        )
-        wanted |= dict.fromkeys(relevant, query.query_id)
+        for judgement in environment.judgements.values():
+            wanted |= dict.fromkeys(judgement.relevant(query.query_id), query.query_id)
         pools |= dict.fromkeys(query.candidates or (), query.query_id)
     for document in environment.documents.stream():
-        query_id = wanted.get(document.doc_id) or wanted.get(unit(document.doc_id), "")
-        if query_id or not pools or document.doc_id in pools:
-            labels.setdefault(
-                document.text,
-                (
-                    bool(query_id),
-                    query_id or pools.get(document.doc_id, document.doc_id),
-                ),
-            )
+        doc_id = document.doc_id
+        query_id = wanted.get(doc_id) or wanted.get(unit(doc_id), "")
+        if query_id or not pools or doc_id in pools:
+            group = query_id or pools.get(doc_id, doc_id)
+            labels.setdefault(document.text, (bool(query_id), group))
     return labels
 
 
@@ -596,14 +591,12 @@ def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
     """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
     if subject.compares:
         return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
-    request = replace(
-        subject.request, program="sextant.programs.llm_tasks.relevance_judge:Judge", lm=spec
-    )
+    program = "sextant.programs.llm_tasks.relevance_judge:Judge"
+    request = replace(subject.request, program=program, lm=spec)
     runs = [run.path for run in subject.searches.values()]
     agreement = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
-    return CheckFigure(
-        "kappa", agreement["kappa"], llm_judge.describe_agreement(agreement), agreement
-    )
+    says = llm_judge.describe_agreement(agreement)
+    return CheckFigure("kappa", agreement["kappa"], says, agreement)
 
 
 def check_benchmark(
@@ -626,16 +619,16 @@ def check_benchmark(
         find_ladders,
         find_generator,
     )
-    figures = [figure for find_figures in kinds for figure in find_figures(subject)] + (
-        [find_kappa(subject, judge)] if judge else []
-    )
+    figures = [figure.json(bounds) for find_figures in kinds for figure in find_figures(subject)]
+    if judge:
+        figures.append(find_kappa(subject, judge).json(bounds))
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
         "queries": len(subject.environment.queries),
         "metric": subject.metric,
         "lm": request.lm,
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
-        "figures": [figure.json(bounds) for figure in figures],
+        "figures": figures,
     }
 
 
@@ -643,34 +636,38 @@ def render_checks(result: JsonMapping) -> str:
     """Return the figures as a person reads them."""
     rows = []
     for row in result["figures"]:
-        value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
-        value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
-        sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
+        value = number(
+            row["value"],
+            "{}" if isinstance(row["value"], int) else "{:.4f}",
+            "-",
+        )
+        if row["low"] is not None:
+            value += f" ({row['low']:.4f} to {row['high']:.4f})"
+        sign = {
+            True: "fine",
+            False: "look",
+            None: "-",
+        }[row["fine"]]
+        bound = f"{row['at']} {row['bound']:g}"
         rows.append(
             [
                 row["name"],
                 row["what"],
                 value,
-                f"{row['at']} {row['bound']:g}",
+                bound,
                 sign,
                 row["says"],
             ]
         )
     systems = ", ".join(f"{name} {number(mean)}" for name, mean in result["systems"].items())
-    lines = [f"{describe_task(dict(result))}  {queries(result['queries'])}"]
-    lines += [f"{result['metric']}: {systems}; the verifier's model: {model_name(result['lm'])}"]
-    lines += [f"broken: {problem}" for problem in result["broken"]] or [
-        "everything holds that must"
-    ]
+    broken = [f"broken: {problem}" for problem in result["broken"]]
+    heads = ["", "figure", "value", "at", "is", "says"]
     return render_terminal(
         [
-            *lines,
-            ResultTable(
-                "",
-                ["", "figure", "value", "at", "is", "says"],
-                rows,
-                names=(0, 1, 3, 4, 5),
-            ),
+            f"{describe_task(dict(result))}  {queries(result['queries'])}",
+            f"{result['metric']}: {systems}; the verifier's model: {model_name(result['lm'])}",
+            *(broken or ["everything holds that must"]),
+            ResultTable("", heads, rows, names=(0, 1, 3, 4, 5)),
         ]
     )
 
@@ -683,6 +680,16 @@ def _bound(text: str) -> tuple[str, float]:
     with suppress(ValueError):
         return name, float(value)
     raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
+
+
+def check_models(
+    request: Request, judge: str, specs: Sequence[retrievers.RetrieverSpec], *, sends: bool
+) -> None:
+    """Raise UsageError if a price is needed and missing, or the key of a `judge` that is asked."""
+    judges = [judge] if judge else []
+    check_prices(request, [request.lm, *judges], specs)
+    if judge and sends:
+        check_key(judge, request.headers)
 
 
 def add_options(parser: Any) -> None:
@@ -727,20 +734,17 @@ def command(arguments: Any) -> int:
     built = (folder / release.RELEASE).is_dir()
     if (path / recipe.FILE).exists() and not built:
         raise UsageError(f"{path} has no release yet; sextant build run {path}")
-    task = str(folder / release.RELEASE) if built else arguments.place
-    runs = arguments.runs
-    if built and runs == Path("runs"):
-        # Not among the runs that are compared.
-        runs = folder / "checks"
-    options = {"program": FLOOR, "task": task, "runs": runs}
+    options = {"program": FLOOR, "task": arguments.place}
+    if built:
+        options["task"] = str(folder / release.RELEASE)
+        if arguments.runs == Path("runs"):  # not among the runs that are compared
+            options["runs"] = folder / "checks"
     request = cli_options.from_options(Request, vars(arguments) | options)
     expressions = ("bm25", *Expressions(arguments.retrievers).each())
     specs = [retrievers.canonicalize(text) for text in expressions]
     names = list(dict.fromkeys(map(str, specs)))
-    judges = [arguments.judge] if arguments.judge else []
-    check_prices(request, [request.lm, *judges], specs)
-    if judges and not (arguments.pools or arguments.dry_run):
-        check_key(arguments.judge, request.headers)
+    sends = not (arguments.pools or arguments.dry_run)
+    check_models(request, arguments.judge, specs, sends=sends)
     if arguments.pools:
         _print_pools(request, names, as_json=arguments.json)
         return 0
@@ -748,36 +752,33 @@ def command(arguments: Any) -> int:
         forecast = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
         print_result(forecast, cost_estimate.render_estimate, as_json=arguments.json)
         return 0
-    broken = _find_broken(request, folder if built else None)
-    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound))
+    if built:
+        # Of records that others made, a figure tells as much.
+        has_recipe = (folder / recipe.FILE).exists()
+        broken = release.check_release(folder, [condition_ladders.find_broken] * has_recipe)
+    else:
+        findings = task_card.run_checks(request.task, request.data)
+        broken = [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
+    result = check_benchmark(
+        request,
+        names,
+        arguments.judge,
+        dict(arguments.bound),
+    )
     print_result(result | {"broken": broken}, render_checks, as_json=arguments.json)
     return DataError.exit_code if broken else 0
-
-
-def _find_broken(request: Request, folder: Path | None) -> list[str]:
-    """Return the broken rules of the build in a folder, or of the request's task without one."""
-    if folder is None:
-        findings = task_card.run_checks(request.task, request.data)
-        return [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
-    # Of records that others made, a figure tells as much.
-    has_recipe = (folder / recipe.FILE).exists()
-    hooks = [condition_ladders.find_broken] if has_recipe else []
-    return release.check_release(folder, hooks)
 
 
 def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> None:
     """Print the comparison of the released pools with pools made again."""
     environment = evaluate.load_task(request)[1]
+    home = sextant_home()
     resources = evaluate.make_resources(request)
     searchers = {}
     for name in names:
         with announced(f"opening {name}"):
-            searchers[name] = retrievers.build(
-                name,
-                environment.documents,
-                sextant_home(),
-                resources=resources,
-            )
+            documents = environment.documents
+            searchers[name] = retrievers.build(name, documents, home, resources=resources)
     rows = pool_comparison.compare_pools(environment, searchers)
     render = partial(pool_comparison.render_pool_comparison, environment)
     print_result(rows, render, as_json=as_json)

@@ -47,34 +47,26 @@ def check_ladders(environment: Environment) -> list[LadderDefects]:
     texts = environment.documents
     for query in environment.queries:
         comparisons = environment.comparisons.get(query.query_id, ())
-        if pairs := [
-            (comparison.better, comparison.worse)
-            for comparison in comparisons
-            if comparison.label.startswith("Win")
-        ]:
-            first = pairs[0][0]
-            steps[first] |= {
-                pair: count_different_sentences(*(texts[doc_id].text for doc_id in pair))
-                for pair in pairs
-            }
-            numbers = {
-                *_numbers(texts[first].text),
-                *re.findall(r"\d+", texts[first].text),
-            }
-            missing_numbers[first] |= {
-                number: None
-                for number in _numbers(_LEADING.sub(" ", query.text))
-                if number not in numbers
+        pairs = [pair for label, *pair in comparisons if label.startswith("Win")]
+        for first, other in pairs:
+            steps[pairs[0][0]][first, other] = count_different_sentences(
+                texts[first].text, texts[other].text
+            )
+        if pairs:
+            text = texts[pairs[0][0]].text
+            numbers = _numbers(text).keys() | re.findall(r"\d+", text)
+            asked = _numbers(_LEADING.sub(" ", query.text))
+            missing_numbers[pairs[0][0]] |= {
+                number: None for number in asked if number not in numbers
             }
     records = Counter(sentence for first in steps for sentence in {*sentences(texts[first].text)})
-    repeated = {
-        first: [
-            sentence for sentence in repeated_sentences(texts[first].text) if records[sentence] == 1
-        ]
-        for first in steps
-    }
     return [
-        LadderDefects(first, [*differences.values()], [*missing_numbers[first]], repeated[first])
+        LadderDefects(
+            first,
+            [*differences.values()],
+            [*missing_numbers[first]],
+            [text for text in repeated_sentences(texts[first].text) if records[text] == 1],
+        )
         for first, differences in steps.items()
     ]
 

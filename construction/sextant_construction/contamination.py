@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from sextant.evals.run_descriptions import describe_task, model_name
 from sextant.evals.running import cost_estimate, evaluate
 from sextant.evals.running.model_stage import ModelStage
 from sextant.evals.running.request import Request, SharedRequest, hash_input_files
-from sextant.evals.running.resolve import check_prices
 from sextant.evals.scoring.scored_run import JUDGED
 from sextant.programs.base import Program
 from sextant.programs.closed_book import ClosedBook, longest_run
@@ -36,7 +35,6 @@ from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from sextant.tools import retrievers
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UsageError
-from sextant.tools.models.model_spec import check_key
 from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import add_json_option, positive, print_result
 from sextant.tools.platform.files import InputFilePath, sextant_home
@@ -107,37 +105,38 @@ class ContaminationTest:
         """
         self.request = request
         self.works = InputFilePath(works)
-        self.environment = evaluate.load_task(request)[1]
-        judgements = self.environment.judgements[self.environment.headline]
-        self.texts = self.environment.documents
-        unit_of = judgements.unit_of if self.environment.max_p else None
+        environment = self.environment = evaluate.load_task(request)[1]
+        judgements = environment.judgements[environment.headline]
+        self.texts = environment.documents
+        unit_of = judgements.unit_of if environment.max_p else None
         self.unit_of: Callable[[str], str] = unit_of or str
-        query_of = {query.query_id: query for query in self.environment.queries}
-        self.queries = {
-            query_id: query_of[query_id] for query_id in stable_order(query_of)[:sample]
-        }
-        relevant = {query_id: judgements.relevant(query_id) for query_id in self.queries}
+        query_of = {query.query_id: query for query in environment.queries}
+        chosen = stable_order(query_of)[:sample]
+        self.queries = {query_id: query_of[query_id] for query_id in chosen}
         passages_of = defaultdict(list)  # of what is judged, documents or their passages
         for doc_id in self.texts:
             passages_of[self.unit_of(doc_id)].append(doc_id)
         self.wanted = {
-            key: [doc_id for unit in units for doc_id in passages_of.get(unit, ())]
-            for key, units in relevant.items()
+            query_id: [
+                doc_id
+                for unit in judgements.relevant(query_id)
+                for doc_id in passages_of.get(unit, ())
+            ]
+            for query_id in chosen
         }
-        self.gold = {
-            doc_id: self.texts[doc_id] for wanted in self.wanted.values() for doc_id in wanted
-        }
+        gold = dict.fromkeys(chain.from_iterable(self.wanted.values()))
+        self.gold = {doc_id: self.texts[doc_id] for doc_id in gold}
         titled = any(document.title for document in self.gold.values())
         if guess_type == "title" and not titled:
             raise UsageError(
-                f"documents of {self.environment.task} have no titles; give --kind mask, text or "
-                f"answer"
+                f"documents of {environment.task} have no titles; give --kind mask, text or answer"
             )
         self.kind = guess_type or ("title" if titled else "mask")
-        chosen = (
-            (self.gold.values() if sample else self.texts.stream()) if self.kind == "title" else ()
-        )
-        self.titled = [document.doc_id for document in chosen if document.title]
+        # The documents whose titles are guessed
+        self.titled = []
+        if self.kind == "title":
+            documents = self.gold.values() if sample else self.texts.stream()
+            self.titled = [document.doc_id for document in documents if document.title]
 
     def stage(
         self, role: str, program: MemoryTest | Judge, documents: Corpus, lm: str
@@ -149,15 +148,12 @@ class ContaminationTest:
             "kind": self.kind,
             "files": hash_input_files({"works": self.works}),
         }
-        run_path = run_folder.run_path(
-            self.request.runs, config | {"program": role, "lm": {"name": lm}}
-        )
-        request = replace(
-            self.request, program=f"{type(program).__module__}:{type(program).__name__}", lm=lm
-        )
-        return ModelStage(
-            program, documents, run_path.with_name(f"{JUDGED}by-heart-{role}"), config, request
-        )
+        identity = config | {"program": role, "lm": {"name": lm}}
+        run_path = run_folder.run_path(self.request.runs, identity)
+        path = run_path.with_name(f"{JUDGED}by-heart-{role}")
+        name = f"{type(program).__module__}:{type(program).__name__}"
+        request = replace(self.request, program=name, lm=lm)
+        return ModelStage(program, documents, path, config, request)
 
     def guess(self) -> tuple[ModelStage, dict[Query, list[str]]]:
         """Return the stage that guesses, and its inputs (queries, titled texts) -> the wanted documents."""
@@ -170,55 +166,65 @@ class ContaminationTest:
             for key, query in self.queries.items()
         ]
         titles = {Query(f"{DOCUMENT}{key}", self.texts[key].text): [key] for key in self.titled}
-        stage = self.stage("guess", program, self.texts, self.request.lm)
-        return stage, dict(zip(query_inputs, self.wanted.values(), strict=True)) | titles
+        stage = self.stage(
+            "guess",
+            program,
+            self.texts,
+            self.request.lm,
+        )
+        return stage, dict(
+            zip(
+                query_inputs,
+                self.wanted.values(),
+                strict=True,
+            )
+        ) | titles
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
-        encoder = retrievers.canonicalize(self.request.retriever or ENCODER)
-        nearest = {}
         built = retrievers.build(
-            encoder,
+            retrievers.canonicalize(self.request.retriever or ENCODER),
             Corpus(self.gold.values()),
             sextant_home(),
             resources=evaluate.make_resources(self.request),
         )
+        nearest = {}
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"{QUERY}{query_id}"]
-            hits = built.search_many([Search(text, among=wanted) for text in texts], 1)
-            if best := [
+            results = built.search_many([Search(text, among=wanted) for text in texts], 1)
+            pairs = [
                 (text, hit)
-                for text, text_hits in zip(texts, hits, strict=True)
-                for hit in text_hits
-            ]:
-                nearest[query_id] = max(best, key=lambda pair: pair[1].score)
+                for text, hits in zip(
+                    texts,
+                    results,
+                    strict=True,
+                )
+                for hit in hits
+            ]
+            if pairs:
+                nearest[query_id] = max(pairs, key=lambda pair: pair[1].score)
         return nearest
 
     def judge(self, lm: str, nearest: Nearest) -> dict[str, str]:
         """Return a judge's verdicts on guesses; it grades each next to the wanted document of its query."""
-        guess_documents = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
-        documents = Corpus(
-            [
-                *guess_documents,
-                *{hit.doc_id: self.gold[hit.doc_id] for _, hit in nearest.values()}.values(),
-            ]
-        )
-        program = Judge(
-            Toolbox(documents, NullRetriever()), lens=self.environment.hints.get("lens", "")
-        )
-        program.examples = {key: [hit.doc_id] for key, (_, hit) in nearest.items()}
-        pools = {
-            key: frozenset([f"guess of {key}", hit.doc_id]) for key, (_, hit) in nearest.items()
-        }
+        examples = {query_id: hit.doc_id for query_id, (_, hit) in nearest.items()}
+        guesses = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
+        wanted = [self.gold[doc_id] for doc_id in dict.fromkeys(examples.values())]
+        documents = Corpus([*guesses, *wanted])
+        toolbox = Toolbox(documents, NullRetriever())
+        program = Judge(toolbox, lens=self.environment.hints.get("lens", ""))
+        program.examples = {query_id: [doc_id] for query_id, doc_id in examples.items()}
+        units = [
+            replace(self.queries[key], candidates=frozenset([f"guess of {key}", doc_id]))
+            for key, doc_id in examples.items()
+        ]
         with self.stage("grade", program, documents, lm).open() as ask:
-            outcomes = ask(
-                [replace(self.queries[key], candidates=pool) for key, pool in pools.items()]
-            )
+            outcomes = ask(units)
         verdicts = {}
-        for key, (_, hit) in nearest.items():
-            if grades := outcomes[key].get("scores"):
+        for query_id, (_, hit) in nearest.items():
+            if grades := outcomes[query_id].get("scores"):
                 right = "same" if hit.score >= SAME_COSINE else "other"
-                verdicts[key] = right if grades[0] == HIGHEST else "worse"
+                verdicts[query_id] = right if grades[0] == HIGHEST else "worse"
         return verdicts
 
     def ask_people(
@@ -230,12 +236,12 @@ class ContaminationTest:
         """Offer guesses to people in `out`, and return their answers."""
         items = {}
         for key, (text, hit) in nearest.items():
-            shown = {
-                "query": self.queries[key].text,
-                "by heart": text,
-                "the task's": self.gold[hit.doc_id].text,
-            }
-            items[key] = human_review.Item(list(shown.items()), judged.get(key))
+            shown = [
+                ("query", self.queries[key].text),
+                ("by heart", text),
+                ("the task's", self.gold[hit.doc_id].text),
+            ]
+            items[key] = human_review.Item(shown, judged.get(key))
         human_review.offer(out, "contamination", items.values())
         answers = human_review.answers(out)
         names = {key: human_review.identify("contamination", item) for key, item in items.items()}
@@ -248,9 +254,7 @@ class ContaminationTest:
         out: Path,
     ) -> None:
         """Write the task without `removed` queries, and the judged `units` that are taken out, into `out`/release."""
-        gone = (
-            units | {text for text in self.texts if self.unit_of(text) in units} if units else units
-        )
+        gone = units | {text for text in self.texts if self.unit_of(text) in units}
         kept_ids = [
             query.query_id
             for query in self.environment.queries
@@ -261,63 +265,58 @@ class ContaminationTest:
                 f"the model knows all of {self.environment.task} by heart, so nothing is left of it"
             )
         remainder = self.environment.asking(query_ids=kept_ids)
-        dev = release.find_dev(self.request.task, self.request.data)
-        judgements = (
-            {remainder.headline: remainder.judgements[remainder.headline]}
-            if remainder.max_p
-            else remainder.judgements
-        )
-        name = f"{remainder.task.rpartition('/')[2]}-not-by-heart"
+        qrels = {name: judgement.qrels for name, judgement in remainder.judgements.items()}
         settings: JsonObject = {
-            "name": name,
+            "name": f"{remainder.task.rpartition('/')[2]}-not-by-heart",
             "objective": remainder.queries[0].objective,
         }
-        settings |= {"max_p": remainder.separator} if remainder.max_p else {}
+        if remainder.max_p:
+            qrels = {remainder.headline: qrels[remainder.headline]}
+            settings["max_p"] = remainder.separator
         settings |= {
             "metrics": list(remainder.metrics),
             "depth": remainder.depth,
             **remainder.hints,
         }
-        documents = (
-            Corpus(
-                document for document in remainder.documents.stream() if document.doc_id not in gone
-            )
-            if gone
-            else remainder.documents
-        )
-        masked_queries = [
-            replace(query, excluded=query.excluded - gone) for query in remainder.queries
-        ]
-        qrels = {name: judgement.qrels for name, judgement in judgements.items()}
+        documents = remainder.documents
+        if gone:
+            stream = documents.stream()
+            documents = Corpus(document for document in stream if document.doc_id not in gone)
         benchmark = Benchmark(
             documents,
-            masked_queries,
+            [replace(query, excluded=query.excluded - gone) for query in remainder.queries],
             qrels,
             settings,
             remainder.comparisons,
-            dev & set(kept_ids),
+            release.find_dev(self.request.task, self.request.data) & set(kept_ids),
             twins=remainder.twins,
         )
         provenance = {
             "source": remainder.task,
             "models": {"knew what was taken out": self.request.lm},
         }
-        release.write_release(
-            release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone)), out, provenance
-        )
+        benchmark = release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone))
+        release.write_release(benchmark, out, provenance)
 
 
 def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     """Return the sign by which a guess gives `wanted` away, or ""; `shown` words are no memory."""
-    guessed, title, shown_tokens = (tokens(text) for text in (guess, wanted.title, shown))
+    guessed = tokens(guess)
+    shown_tokens = tokens(shown)
     if guess_type == "mask":
         run = longest_run(guessed, tokens(wanted.text), shown_tokens)
         return f"a run of {plural(run, 'word')} of {wanted.doc_id}" if run else ""
-    copied = f" {' '.join(title)} " in f" {' '.join(shown_tokens)} "
+    title = tokens(wanted.title)
+    if not title or f" {' '.join(title)} " in f" {' '.join(shown_tokens)} ":
+        return ""
+    ordered = [" ".join(sorted(words)) for words in (guessed, title)]
     alike = SequenceMatcher(
-        None, " ".join(sorted(guessed)), " ".join(sorted(title)), autojunk=False
+        None,
+        ordered[0],
+        ordered[1],
+        autojunk=False,
     ).ratio()
-    return f"the title of {wanted.doc_id}" if title and not copied and alike >= NEARLY else ""
+    return f"the title of {wanted.doc_id}" if alike >= NEARLY else ""
 
 
 def measure(trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool) -> JsonObject:
@@ -330,30 +329,33 @@ def measure(trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: 
         }
     with stage.open() as ask:
         outcomes = ask(list(wanted_of))
-    guesses = {}
-    failed = 0
-    for query in wanted_of:
-        outcome = outcomes[query.query_id]
-        guesses[query.query_id] = (outcome.get("answer") or "").splitlines()
-        failed += bool(outcome["error"])
+    guesses = {
+        query.query_id: (outcomes[query.query_id].get("answer") or "").splitlines()
+        for query in wanted_of
+    }
+    removed = {}  # query or document -> the first sign that a guess gives it away
     if trial.kind in ("title", "mask"):
-        removed = _find_recalled(trial, wanted_of, guesses)
+        for query, wanted in wanted_of.items():
+            signs = (
+                recall(trial.kind, text, trial.texts[doc_id], query.text)
+                for text, doc_id in product(guesses[query.query_id], wanted)
+            )
+            if sign := next(filter(None, signs), ""):
+                removed[query.query_id] = sign
         verdicts = {key: "same" for key in trial.queries if f"{QUERY}{key}" in removed}
     else:
         nearest = trial.find_nearest(guesses)
         verdicts = trial.judge(judge, nearest) if judge else {}
         verdicts |= trial.ask_people(out, nearest, verdicts) if out else {}
-        removed = {
-            f"{QUERY}{key}": f"the same as {nearest[key][1].doc_id}"
-            for key, verdict in verdicts.items()
-            if verdict == "same"
-        }
+        for key, verdict in verdicts.items():
+            if verdict == "same":
+                removed[f"{QUERY}{key}"] = f"the same as {nearest[key][1].doc_id}"
     # A judged unit is taken out if a text of it is known.
     gone = frozenset(
-        trial.unit_of(name.partition("/")[2]) for name in removed if name.startswith(DOCUMENT)
+        trial.unit_of(name.removeprefix(DOCUMENT)) for name in removed if name.startswith(DOCUMENT)
     )
     for key, wanted in trial.wanted.items():
-        if wanted and all(trial.unit_of(doc_id) in gone for doc_id in wanted):
+        if wanted and gone.issuperset(map(trial.unit_of, wanted)):
             removed.setdefault(f"{QUERY}{key}", WANTED_DOCUMENTS_REMOVED)
     if out:
         trial.write(removed, gone, out)
@@ -366,78 +368,51 @@ def measure(trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: 
         "documents": len(trial.titled),
         "removed": removed,
         "categories": {key: counts[key] for key in CATEGORIES},
-        "failed": failed,
+        "failed": sum(bool(outcomes[name]["error"]) for name in guesses),
         "guesses": str(stage.path),
         "out": out and str(out),
     }
-
-
-def _find_recalled(
-    trial: ContaminationTest,
-    wanted_of: Mapping[Query, Sequence[str]],
-    guesses: Mapping[str, Sequence[str]],
-) -> dict[str, str]:
-    """Return the queries and documents that a guess gives away, each with the first sign of it."""
-    removed = {}
-    for query, wanted in wanted_of.items():
-        for text, doc_id in product(guesses[query.query_id], wanted):
-            sign = recall(trial.kind, text, trial.texts[doc_id], query.text)
-            if sign:
-                removed[query.query_id] = sign
-                break
-    return removed
 
 
 def render_contamination(result: JsonMapping) -> str:
     """Return the result as a person reads it."""
     if "dry_run" in result:
         titles = f"{plural(result['documents'], 'title')} of documents among them"
-        return cost_estimate.render_estimate(
-            dict(result), [f"{result['queries']} to be guessed, {titles}"]
-        )
+        heading = f"{result['queries']} to be guessed, {titles}"
+        return cost_estimate.render_estimate(dict(result), [heading])
     query_count = result["queries"]
     removed = result["removed"]
     documents = sum(name.startswith(DOCUMENT) for name in removed)
     unanswerable = sum(reason == WANTED_DOCUMENTS_REMOVED for reason in removed.values())
-    rows = [
-        (
-            f"queries that a guess gives away ({result['kind']})",
-            len(removed) - documents - unanswerable,
-            query_count,
+    given_away = len(removed) - documents - unanswerable
+    counts = {
+        f"queries that a guess gives away ({result['kind']})": given_away,
+        "documents whose title is guessed from their text": documents,
+        "queries that want only such documents": unanswerable,
+    }
+    for key, count in result["categories"].items():
+        counts[f"Table 3, category {CATEGORIES[key]}"] = count
+    cells = []
+    for name, count in counts.items():
+        total = result["documents"] if name.startswith("documents") else query_count
+        share = f"{count / total:.1%}" if total else "-"
+        cells.append(
+            [
+                name,
+                f"{count:,}",
+                f"{total:,}",
+                share,
+            ]
         )
-    ]
-    rows += [("documents whose title is guessed from their text", documents, result["documents"])]
-    rows += [("queries that want only such documents", unanswerable, query_count)]
-    rows += [
-        (
-            f"Table 3, category {CATEGORIES[key]}",
-            count,
-            query_count,
-        )
-        for key, count in result["categories"].items()
-    ]
-    cells = [
-        [
-            name,
-            f"{count:,}",
-            f"{total:,}",
-            f"{count / total:.1%}" if total else "-",
-        ]
-        for name, count, total in rows
-    ]
-    lines = [
-        f"{describe_task(dict(result))}  {queries(query_count)}",
-        f"what is known by heart to {model_name(result['lm'])}",
-    ]
-    lines += [f"{result['failed']} without a usable guess count as not known"] * bool(
-        result["failed"]
-    )
-    written = [f"the task without them: {result['out']}/release"] if result["out"] else []
+    unusable = f"{result['failed']} without a usable guess count as not known"
+    written = f"the task without them: {result['out']}/release"
     return render_terminal(
         [
-            *lines,
+            f"{describe_task(dict(result))}  {queries(query_count)}",
+            f"what is known by heart to {model_name(result['lm'])}",
+            *([unusable] if result["failed"] else []),
             ResultTable("", ["", "number", "of", "share"], cells),
-            *written,
+            *([written] if result["out"] else []),
             f"guesses: {result['guesses']}",
         ]
     )
@@ -480,22 +455,16 @@ def add_options(parser: Any) -> None:
 
 def command(arguments: Any) -> int:
     """Have the model guess, compare, write, print; exit code 7 if some guesses could not be used."""
-    if arguments.out and arguments.sample:
+    out = arguments.out
+    judge = arguments.judge
+    dry_run = arguments.dry_run
+    if out and arguments.sample:
         raise UsageError("--sample only measures; leave it out to write the task")
     fixed = {"program": "sextant.programs.closed_book:ClosedBook", "split": "all"}
     request = cli_options.from_options(Request, vars(arguments) | fixed)
-    judges = [arguments.judge] if arguments.judge else []
-    check_prices(
-        request, [request.lm, *judges], [retrievers.canonicalize(request.retriever or ENCODER)]
-    )
-    if judges and not arguments.dry_run:
-        check_key(arguments.judge, request.headers)
+    encoder = retrievers.canonicalize(request.retriever or ENCODER)
+    checks.check_models(request, judge, [encoder], sends=not dry_run)
     trial = ContaminationTest(request, arguments.kind, arguments.sample, arguments.works)
-    result = measure(
-        trial,
-        arguments.judge,
-        arguments.out,
-        dry_run=arguments.dry_run,
-    )
+    result = measure(trial, judge, out, dry_run=dry_run)
     print_result(result, render_contamination, as_json=arguments.json)
     return 7 if result.get("failed") else 0

@@ -48,31 +48,32 @@ def compare_pools(
         raise UsageError(f"{environment.task} has no pools that could be compared")
     own_documents = find_own(released, environment.documents)
     sizes = {query.query_id: len(_pool(query)) for query in released}
-    unpooled = []
-    for query in released:
-        excluded = query.excluded | own_documents[query.query_id]
-        unpooled.append(replace(query, candidates=None, excluded=excluded))
-
+    unpooled = [
+        replace(query, candidates=None, excluded=query.excluded | own_documents[query.query_id])
+        for query in released
+    ]
     combinations = [[name] for name in retrievers]
     if len(retrievers) > 1:
         combinations.append([*retrievers])
-    pooled = {"released": released}
+    variants = {"released": released}
     for names in combinations:
         searchers = [retrievers[name] for name in names]
         pools = make_pools(unpooled, environment.qrels, searchers, sizes)
-        pooled[" and ".join(names)] = [
+        variants[" and ".join(names)] = [
             replace(query, candidates=pools[query.query_id]) for query in unpooled
         ]
-
-    rows = []
-    for label, variant in {**pooled, "all documents": unpooled}.items():
-        row: JsonObject = {"pools": label}
-        if label in pooled:
-            row |= _compare(environment, released, variant)
+    rows: list[JsonObject] = [
+        {"pools": label, **_compare(environment, released, variant)}
+        for label, variant in variants.items()
+    ]
+    rows.append({"pools": "all documents"})
+    for row, variant in zip(
+        rows,
+        [*variants.values(), unpooled],
+        strict=True,
+    ):
         for name, retriever in retrievers.items():
-            for metric, mean in _rank(environment, variant, retriever).items():
-                row[f"{name} {metric}"] = mean
-        rows.append(row)
+            row |= _rank(environment, variant, name, retriever)
     return rows
 
 
@@ -94,8 +95,7 @@ def _compare(
         negatives = _pool(before) - relevant
         remade_negatives = _pool(after) - relevant
         overlaps.append(len(negatives & remade_negatives) / max(1, len(negatives)))
-        all_negatives = len(environment.documents) - len(relevant)
-        chances.append(len(remade_negatives) / max(1, all_negatives))
+        chances.append(len(remade_negatives) / max(1, len(environment.documents) - len(relevant)))
     variant = replace(environment, queries=tuple(remade))
     return {
         "documents": dataset_statistics.pool_size(variant),
@@ -107,21 +107,32 @@ def _compare(
 
 
 def _rank(
-    environment: Environment, variant: Sequence[Query], retriever: Retriever
+    environment: Environment, variant: Sequence[Query], name: str, retriever: Retriever
 ) -> dict[str, float | None]:
     """Return the means of REFERENCE of a retriever that ranks the candidates of each query."""
     searches = [
-        Search(query.text, query.objective, query.excluded, query.candidates) for query in variant
+        Search(
+            query.text,
+            query.objective,
+            query.excluded,
+            query.candidates,
+        )
+        for query in variant
     ]
     results = retriever.search_many(searches, DEPTH)
-    rankings = {}
-    for query, hits in zip(variant, results, strict=True):
-        rankings[query.query_id] = Ranking(hits.doc_ids)
+    rankings = {
+        query.query_id: Ranking(hits.doc_ids)
+        for query, hits in zip(
+            variant,
+            results,
+            strict=True,
+        )
+    }
     means = {}
-    for name in REFERENCE:
-        values = [compute(name, query_id, rankings, environment) for query_id in rankings]
+    for metric in REFERENCE:
+        values = [compute(metric, query_id, rankings, environment) for query_id in rankings]
         defined = [value for value in values if value is not None]
-        means[name] = fmean(defined) if defined else None
+        means[f"{name} {metric}"] = fmean(defined) if defined else None
     return means
 
 
@@ -132,7 +143,14 @@ def render_pool_comparison(environment: Environment, rows: Sequence[JsonMapping]
     heads = [*rows[0]]
     cells = []
     for row in rows:
-        figures = [number(row.get(head), formats.get(head, "{:.4f}"), "-") for head in heads[1:]]
+        figures = [
+            number(
+                row.get(head),
+                formats.get(head, "{:.4f}"),
+                "-",
+            )
+            for head in heads[1:]
+        ]
         cells.append([row["pools"], *figures])
     heading = f"{describe_task(task)}  {queries(len(environment.queries))}"
     return render_terminal([heading, ResultTable("", heads, cells)])
