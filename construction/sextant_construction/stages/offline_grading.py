@@ -15,10 +15,11 @@ def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     rows = []
     for passage in inputs["passages"]:
         shared = len(query_words & {*content_words(passage.text)}) / max(1, len(query_words))
+        grade = HIGHEST if shared >= LEAST else int(shared > 0)
         rows.append(
             {
                 "id": passage.id,
-                "grade": HIGHEST if shared >= LEAST else int(shared > 0),
+                "grade": grade,
                 "reason": "words",
             }
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import dspy
+from dspy import Predict
 from pydantic_core import to_jsonable_python
 
 from sextant.programs import passage_reading
@@ -65,35 +65,31 @@ class StageProgram(Program):
     def __post_init__(self) -> None:
         self.question: StageQuestion = load_object("stage", self.stage, STAGES)
         self.offline = self.question.rules  # type: ignore[misc]
-        self.fill = dspy.Predict(self.question.signature)
+        self.fill = Predict(self.question.signature)
 
     def forward(self, query: Query) -> Submission:
         """Ask about the unit that is the query's text."""
         unit = json.loads(query.text)
-        doc_id_of = {}
-        texts = {}
-        for number, (doc_id, text) in enumerate(unit["passages"], start=1):
-            doc_id_of[str(number)] = doc_id
-            texts[str(number)] = Document(str(number), text)
+        passages = {str(number): row for number, row in enumerate(unit["passages"], start=1)}
+        texts = {number: Document(number, text) for number, (_, text) in passages.items()}
         session = Toolbox(texts, NullRetriever()).open(query)
         inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
         question = self.question
         if question.rows:
-            outputs = self._ask_for_rows(session, list(doc_id_of), inputs)
+            outputs = self._ask_for_rows(session, list(texts), inputs)
             rows = outputs[question.rows]
             outputs[question.rows] = {
                 doc_id: rows[number] | {"id": doc_id}
-                for number, doc_id in doc_id_of.items()
+                for number, (doc_id, _) in passages.items()
                 if number in rows
             }
         else:
             checks = question.checks(inputs)
             if "passages" in question.signature.input_fields:
                 inputs["passages"] = passage_reading.show_in_one_call(
-                    session, self.fill, list(doc_id_of), 0, **inputs
+                    session, self.fill, list(texts), 0, **inputs
                 )
-            answer = ask(self.fill, *checks, **inputs)
-            outputs = _plain(answer, question.signature)
+            outputs = _plain(ask(self.fill, *checks, **inputs), question.signature)
         return session.submit([], answer=json.dumps(outputs, ensure_ascii=False))
 
     def _ask_for_rows(
@@ -146,12 +142,12 @@ class StageProgram(Program):
     def _shown(self, name: str, value: Any) -> Any:
         """Return an input as the signature has it, without field markers of the corpus."""
         input_type = self.question.signature.input_fields[name].annotation
+        value = _escape_all(value)
         if input_type == list[Passage]:
-            return [
-                Passage(id=f"x{number}", text=escape_markers(text))
-                for number, text in enumerate(value, start=1)
+            value = [
+                {"id": f"x{number}", "text": text} for number, text in enumerate(value, start=1)
             ]
-        return schemas.build_dataclass(input_type, _escape_all(value))
+        return schemas.build_dataclass(input_type, value)
 
 
 def _escape_all(value: Any) -> Any:
