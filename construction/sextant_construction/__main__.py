@@ -87,79 +87,53 @@ def parser() -> CommandParser:
         dest="command", required=True, metavar="COMMAND", parser_class=_LateParser
     )
 
-    purpose = "list the recipes"
-    listing = commands.add_parser("list", help=purpose, description=purpose)
-    listing.set_defaults(do=list_recipes)
+    def add_command(name: str, do: Command, purpose: str) -> Any:
+        added = commands.add_parser(name, help=purpose, description=purpose)
+        added.set_defaults(do=do)
+        if do is not list_recipes:
+            added.add_argument("folder", type=Path, metavar="FOLDER")
+        return added
 
+    add_command("list", list_recipes, "list the recipes")
     purpose = "write a recipe with every default spelled out, to be edited"
-    writing = commands.add_parser("new", help=purpose, description=purpose)
-    writing.add_argument("folder", type=Path, metavar="FOLDER")
-    writing.add_argument(
+    add = add_command("new", new, purpose).add_argument
+    add(
         "--recipe",
         required=True,
         metavar="NAME",
         help="a name of sextant build list, FILE.py:NAME or package.module:NAME",
     )
-    writing.add_argument(
-        "--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME"
-    )
-    _add_follow_links(writing)
-    purpose = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
-    form = "SECTION.KEY=VALUE"
-    writing.add_argument(
+    add("--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME")
+    follow_links = "read what links out of the corpus' folder lead to, which is then released"
+    add("--follow-links", action="store_true", help=follow_links)
+    add(
         "--set",
         type=cli_options.parse_name_value,
         action="append",
         default=[],
-        metavar=form,
-        help=purpose,
+        metavar="SECTION.KEY=VALUE",
+        help="a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable",
     )
-    writing.set_defaults(do=new)
 
     purpose = "make the benchmark; the same command goes on where it was ended"
-    running = commands.add_parser("run", help=purpose, description=purpose)
-    _add_folder(running, run)
-    running.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
-    running.add_argument(
-        "--dry-run", action="store_true", help="say what each stage will take; nothing is sent"
-    )
-    running.add_argument(
-        "--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it"
-    )
+    running = add_command("run", run, purpose)
+    add_json_option(running)
+    add = running.add_argument
+    add("--until", default="", metavar="STAGE", help="stop after this stage")
+    add("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
+    add("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
     purpose = "a trial on N of the documents, in FOLDER/limit-N"
-    running.add_argument("--limit", type=positive, metavar="N", help=purpose)
-    _add_follow_links(running)
+    add("--limit", type=positive, metavar="N", help=purpose)
+    add("--follow-links", action="store_true", help=follow_links)
     purpose = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
-    running.add_argument(
-        "--lm",
-        action="append",
-        default=[],
-        metavar="SPEC",
-        help=purpose,
-    )
-    cli_options.add_options(
-        running,
-        SharedRequest,
-        without={*_WITHOUT, "runs", "lm"},
-    )
+    add("--lm", action="append", default=[], metavar="SPEC", help=purpose)
+    cli_options.add_options(running, SharedRequest, without={*_WITHOUT, "runs", "lm"})
 
     purpose = "say how far a build is: what went in, came out and was dropped"
-    _add_folder(commands.add_parser("status", help=purpose, description=purpose), status)
-
+    add_json_option(add_command("status", status, purpose))
     for name, (module, purpose) in _ELSEWHERE.items():
         commands.add_parser(name, help=purpose, description=purpose, module=module)
     return command_line
-
-
-def _add_follow_links(sub_command: CommandParser) -> None:
-    help_text = "read what links out of the corpus' folder lead to, which is then released"
-    sub_command.add_argument("--follow-links", action="store_true", help=help_text)
-
-
-def _add_folder(sub_command: CommandParser, do: Command) -> None:
-    sub_command.add_argument("folder", type=Path, metavar="FOLDER")
-    add_json_option(sub_command)
-    sub_command.set_defaults(do=do)
 
 
 def list_recipes(arguments: argparse.Namespace) -> int:
@@ -205,28 +179,23 @@ def run(arguments: argparse.Namespace) -> int:
     with announced("loading libraries"):
         from sextant_construction import run_recipe as running  # DSPy and NumPy: not for --help
 
-    models = dict[str, str]()  # by role or stage; "" is all others
+    models: dict[str, str] = {}  # by role or stage; "" is all others
     for text in arguments.lm:
-        role, spec = (
-            cli_options.parse_name_value(text) if re.match(r"[a-z_]+=", text) else ("", text)
-        )
+        role = ""
+        spec = text
+        if re.match(r"[a-z_]+=", text):
+            role, spec = cli_options.parse_name_value(text)
         if models.setdefault(role, spec) != spec:
             option = f"--lm {role}".strip()
             raise UsageError(
                 f"{option} is given twice, as {models[role]!r} and as {spec!r}; give it once"
             )
     plain = models.pop("", None)
-    request = cli_options.from_options(SharedRequest, vars(arguments) | {"lm": plain, **_BLANK})
-    options = {
-        name: getattr(arguments, name)
-        for name in ("until", "dry_run", "cassette", "limit", "follow_links")
-    }
-    result = running.run(
-        arguments.folder,
-        request,
-        models,
-        **options,
-    )
+    values = vars(arguments)
+    request = cli_options.from_options(SharedRequest, values | {"lm": plain, **_BLANK})
+    names = ("until", "dry_run", "cassette", "limit", "follow_links")
+    options = {name: values[name] for name in names}
+    result = running.run(arguments.folder, request, models, **options)
     print_result(result, running.render_build, as_json=arguments.json)
     return 0
 

@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -81,13 +81,13 @@ class CorpusSettings:
         str, "column whose rows of one value become a document; empty: a row is a document"
     ] = ""
     headings: Annotated[
-        tuple[str, ...], "join: columns of the headings above a row's text, from the top"
+        Sequence[str], "join: columns of the headings above a row's text, from the top"
     ] = ()
     heading_mark: Annotated[
         str, "join: what stands between headings in a column; empty: a column has one"
     ] = ""
     private: Annotated[
-        tuple[str, ...], "columns that are kept beside the build, and never released"
+        Sequence[str], "columns that are kept beside the build, and never released"
     ] = ()
     record: Annotated[
         str, "of XML: element that is a document; empty: a file is one (of a wiki's dump, a page)"
@@ -186,13 +186,11 @@ def ingest(
             if outdated != path:
                 shutil.rmtree(outdated, ignore_errors=True)
     documents = StoredCorpus(path / "documents")
-    private = PrivateTexts(StoredCorpus(path / "private"), documents)
-    facts = disk.loads((path / "known.json").read_bytes())
     return BuildSource(
         documents,
-        private=private,
+        private=PrivateTexts(StoredCorpus(path / "private"), documents),
         dropped=path / DROPPED,
-        **facts,
+        **disk.loads((path / "known.json").read_bytes()),
     )
 
 
@@ -209,7 +207,15 @@ def name_piece(document: Document, number: int, separator: str) -> str:
 def origin_of(doc_id: str, cut: CutSettings, separator: str) -> str:
     """Return the id of the document, or passage, that a document of a build was cut from; its own if it was not cut."""
     ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
-    match = re.fullmatch(f"(.+){ends}", doc_id, re.DOTALL) if cut.by else None
+    match = (
+        re.fullmatch(
+            f"(.+){ends}",
+            doc_id,
+            re.DOTALL,
+        )
+        if cut.by
+        else None
+    )
     return match[1] if match else doc_id
 
 
@@ -236,32 +242,31 @@ class _Ingestion:
         self.counts = Counter[str]()
         self.groups = dict[str, str]()
         self.findings = cleaning.TextWarnings()
-        task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
-        self.task = load_source(task, corpus.data) if task else None
-        # Where a task judges parents of passages, ids go on naming these in the task's own way.
-        self.separator = (
-            self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
-        )
-        self.root = disk.expand_user_path(corpus.path) if not task else Path()
-        self.files = Listing([])
-        if not task:
-            self.files = sources.list_files(
-                self.root, corpus.form, follow_links=corpus.follow_links
-            )
         self.over_limits = list[str]()  # files that are left out, with the limit
         self._dropped: TextIO | None = None  # once the folder is there
         self.wanted = compile_pattern(corpus.pattern)
         self.classify = need("py3langid", "languages").classify if corpus.language else None
+        self.task: Environment | None = None
+        self.root = Path()
+        self.files = Listing([])
+        self.separator = ":"
+        if corpus.path.startswith(TASK):
+            self.task = load_source(corpus.path.removeprefix(TASK), corpus.data)
+            # Where a task judges parents of passages, ids go on naming these in the task's own way.
+            if self.task.max_p and not clean.hash_ids:
+                self.separator = self.task.separator
+        else:
+            self.root = disk.expand_user_path(corpus.path)
+            follow_links = corpus.follow_links
+            self.files = sources.list_files(self.root, corpus.form, follow_links=follow_links)
 
     def identify(self, home: Path) -> list[str]:
         """Return the contents of the corpus, as digests."""
         if self.task:
             return [self.task.documents.fingerprint]
-        names = [path.relative_to(self.root).as_posix() for path in self.files.files]
-        left_out = [disk.dumps(entry) for entry in self.files.left_out]
         return [
-            *names,
-            *left_out,
+            *(path.relative_to(self.root).as_posix() for path in self.files.files),
+            *map(disk.dumps, self.files.left_out),
             *corpora.hash_files(home / ".digests.json", self.files.files),
         ]
 
@@ -274,37 +279,33 @@ class _Ingestion:
                 self._leave(*entry)
             with aside.open("w", encoding="utf-8") as file:
                 store(self._read(file), raw)
-            store(
-                (Document(*disk.loads(line)) for line in disk.iter_lines(aside)), folder / "private"
-            )
+            private = (Document(*disk.loads(line)) for line in disk.iter_lines(aside))
+            store(private, folder / "private")
             aside.unlink()
             read = StoredCorpus(raw)
-            chosen = set(
-                heapq.nsmallest(
-                    self.corpus.sample or len(read),
-                    read,
-                    key=lambda doc_id: (digest_id(doc_id), doc_id),
-                )
+            chosen = heapq.nsmallest(
+                self.corpus.sample or len(read),
+                read,
+                key=lambda doc_id: (digest_id(doc_id), doc_id),
             )
-            store(self._cut(read, chosen), folder / "documents")
+            store(self._cut(read, {*chosen}), folder / "documents")
             shutil.rmtree(raw)
         documents = StoredCorpus(folder / "documents")
-        said = (sources.say_links(self.files.left_out), self._say_over_limits())
+        said = [sources.say_links(self.files.left_out)]
+        if count := len(self.over_limits):
+            named = ", ".join(self.over_limits[:_NAMED]) + ", ..." * (count > _NAMED)
+            files = plural(count, "file or document is", "files or documents are")
+            said.append(
+                f"{files} left out, damaged or over corpus.file_seconds, file_memory or "
+                f"file_text: {named}"
+            )
         warnings = list(filter(None, said))
         if not documents:
-            left_out = json.dumps(self.counts)
-            raise DataError(
-                "; ".join(
-                    [
-                        f"no document of {self.corpus.path} is left: {left_out}",
-                        *warnings,
-                    ]
-                )
-            )
+            reason = f"no document of {self.corpus.path} is left: {json.dumps(self.counts)}"
+            raise DataError("; ".join([reason, *warnings]))
+        groups = {doc_id: group for doc_id, group in self.groups.items() if doc_id in documents}
         facts = {
-            "group": {
-                doc_id: group for doc_id, group in self.groups.items() if doc_id in documents
-            },
+            "group": groups,
             "counts": self.counts,
             "twins": cleaning.find_duplicates(documents, self.clean.near),
             "warnings": [*warnings, *self.findings.say()],
@@ -317,61 +318,60 @@ class _Ingestion:
         """Note an item that is left out: a line of dropped.jsonl."""
         self.counts[reason] += 1
         assert self._dropped
-        self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
+        self._dropped.write(
+            disk.dumps(
+                [
+                    name,
+                    reason,
+                    evidence,
+                ]
+            )
+            + "\n"
+        )
 
     def _leave_file(self, name: str, reason: str, evidence: str) -> None:
         """Note a file that is over a limit."""
         self._leave(name, reason, evidence)
         self.over_limits.append(f"{name} ({evidence})" if evidence else name)
 
-    def _say_over_limits(self) -> str:
-        """Return in a line which files, or documents of files, were over a limit; "" if none was."""
-        if not self.over_limits:
-            return ""
-        named = ", ".join(self.over_limits[:_NAMED]) + (
-            ", ..." if len(self.over_limits) > _NAMED else ""
-        )
-        count = plural(len(self.over_limits), "file or document is", "files or documents are")
-        return f"{count} left out, damaged or over corpus.file_seconds, file_memory or file_text: {named}"
-
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""
         ids = Counter[str]()
         digests = dict[str, bytes]()  # of the texts that came with ids
-        for location, document, group, private in self._rows():
+        rows = self._task_rows(self.task) if self.task else self._file_rows()
+        for location, document, group, private in rows:
             check_interrupts()
+            released_text = f"{document.title}\n{document.text}"
             doc_id = document.doc_id or digest_id(document.text)
             ids[doc_id] += 1
             reason = self._refuse(document.text)
             if not document.doc_id and ids[doc_id] > 1:
                 doc_id = f"{doc_id}-{ids[doc_id]}"
             elif document.doc_id:
-                digest = digest_text(f"{document.title}\n{document.text}")
+                digest = digest_text(released_text)
                 if digests.setdefault(doc_id, digest) != digest:
                     raise DataError(
                         f"{location}: the id {doc_id!r} was there before, with another text; mend one "
                         f"of them, or name another column of ids as corpus.id"
                     )
                 reason = "documents that are there again" if ids[doc_id] > 1 else reason
-            if reason:
-                self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
-                continue
+            parent = document.parent
             if self.clean.hash_ids:
-                parent, group = (name and digest_id(name) for name in (document.parent, group))
-                doc_id = f"{parent}:{digest_id(doc_id)}" if parent else digest_id(doc_id)
-                document = replace(document, parent=parent)
+                doc_id = digest_id(doc_id)
+                group = group and digest_id(group)
+            if reason:
+                self._leave(doc_id, reason)
+                continue
+            if self.clean.hash_ids and parent:
+                parent = digest_id(parent)
+                doc_id = f"{parent}:{doc_id}"
             if group:
                 self.groups[doc_id] = group
             if private:
                 aside.write(disk.dumps([doc_id, disk.dumps(private)]) + "\n")
-                released_text = f"{document.title}\n{document.text}"
                 repeated = sum(len(text) > 3 and text in released_text for text in private.values())
                 self.findings.add("private texts that also stand in the text", repeated, doc_id)
-            yield replace(document, doc_id=doc_id)
-
-    def _rows(self) -> Iterator[CorpusRow]:
-        """Yield everything there is, from a task or from files."""
-        return self._task_rows(self.task) if self.task else self._file_rows()
+            yield replace(document, doc_id=doc_id, parent=parent)
 
     def _task_rows(self, task: Environment) -> Iterator[CorpusRow]:
         judgements = task.judgements[task.headline]
@@ -381,18 +381,10 @@ class _Ingestion:
         for original in task.documents.stream():
             parent = unit_of(original.doc_id)
             document = replace(original, parent="" if parent == original.doc_id else parent)
-            location = f"{self.corpus.path}, {original.doc_id}"
-            yield CorpusRow(location, document, "", {})
+            yield CorpusRow(f"{self.corpus.path}, {original.doc_id}", document, "", {})
 
     def _file_rows(self) -> Iterator[CorpusRow]:
         names = self.corpus
-        columns = (
-            names.id,
-            names.text,
-            names.title,
-            names.group,
-            *names.private,
-        )
         if released := {names.text, names.title} & {*names.private} - {""}:
             raise UsageError(
                 f"private: {min(released)!r} is the text or the title, which are released"
@@ -402,14 +394,13 @@ class _Ingestion:
             raise UsageError(
                 "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
             )
-        columns = (*columns, names.join, *names.headings)
-        fields = tuple(column for column in columns if column)
-        record = XmlPaths(names.record, names.sections, fields)
+        columns = (names.id, names.text, names.title, names.group, *names.private, names.join)
+        fields = tuple(filter(None, (*columns, *names.headings)))
         rows = sources.read(
             self.root,
             self.files.files,
             names.form,
-            record,
+            XmlPaths(names.record, names.sections, fields),
             limits,
             self._leave_file,
         )
@@ -430,8 +421,7 @@ class _Ingestion:
             names.headings,
             names.heading_mark,
         )
-        id_column = names.id or collections.IDS[0]
-        return join_rows(rows, columns, id_column)
+        return join_rows(rows, columns, names.id or collections.IDS[0])
 
     def _parse(self, location: str, row: dict[str, Any]) -> CorpusRow:
         """Return a row of a file by the columns that the recipe names, or the usual columns."""
@@ -440,13 +430,19 @@ class _Ingestion:
         def read_text(*columns: str) -> str:
             return _write_text(tables.pick_column(location, row, *columns), location)
 
+        doc_id = ""
         id_columns = [column for column in collections.IDS if column in row]
         if names.id:
             id_columns = [names.id]
-        doc_id = ""
         if id_columns:
-            cell = tables.pick_column(location, row, *id_columns)
-            doc_id = tables.read_id(cell, location)
+            doc_id = tables.read_id(
+                tables.pick_column(
+                    location,
+                    row,
+                    *id_columns,
+                ),
+                location,
+            )
         text_columns = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
         if not names.text and not row.keys() & {*text_columns}:
             has = ", ".join(map(tables.abbreviate, row))
@@ -477,63 +473,54 @@ class _Ingestion:
     def _cut(self, read: Corpus, chosen: Collection[str]) -> Iterator[Document]:
         """Yield the chosen documents, cleaned, or the pieces that they are cut into."""
         repeated = cleaning.find_boilerplate(read, self.clean.boilerplate)
+        most = self.cut.max_chars or math.inf
         for document in read.stream():
             check_interrupts()
-            if document.doc_id not in chosen:
-                self._leave(document.doc_id, "documents outside the sample")
+            doc_id = document.doc_id
+            if doc_id not in chosen:
+                self._leave(doc_id, "documents outside the sample")
                 continue
             text = clean_text(document.text, self.clean, repeated)
             title = clean_text(document.title, self.clean)
-            cleaned = replace(document, text=text, title=title)
-            cut = (
-                sum(cleaning.digest_line(line) in repeated for line in document.text.splitlines())
-                if repeated
-                else 0
-            )
-            self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
-            pieces = [cleaned]
+            if repeated:
+                lines = map(cleaning.digest_line, document.text.splitlines())
+                cut = sum(line in repeated for line in lines)
+                self.findings.add("lines that are cut as boilerplate", cut, doc_id)
+            pieces = [replace(document, text=text, title=title)]
             if self.cut.by and text:
-                parent = document.parent or document.doc_id
+                parent = document.parent or doc_id
                 pieces = [
-                    Document(
-                        name_piece(document, number, self.separator), piece_text, title, parent
-                    )
-                    for number, piece_text in enumerate(cut_text(text, self.cut))
+                    Document(name_piece(document, number, self.separator), piece, title, parent)
+                    for number, piece in enumerate(cut_text(text, self.cut))
                 ]
-                group = self.groups.pop(document.doc_id, parent)
+                group = self.groups.pop(doc_id, parent)
                 self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
             for piece in pieces:
-                if (
-                    max(1, self.cut.min_chars)
-                    <= len(piece.text)
-                    <= (self.cut.max_chars or math.inf)
-                ):
+                if max(1, self.cut.min_chars) <= len(piece.text) <= most:
                     self.findings.look_at(piece)
                     yield piece
                 else:
                     self._leave(
                         piece.doc_id,
                         "texts that are too short or too long",
-                        f"{plural(len(piece.text), 'character')}",
+                        plural(len(piece.text), "character"),
                     )
 
 
 def _write_text(value: Any, location: str) -> str:
     """Return a cell as text; of a list of messages, a line "[Role]: text" each."""
     if isinstance(value, list) and value and all(isinstance(message, dict) for message in value):
+        lines = []
         try:
-            messages = [
-                (
-                    message.get("role") or message["from"],
-                    message_text(message) or message.get("value", ""),
-                )
-                for message in value
-            ]
-            value = "\n".join(f"[{role.title()}]: {text}" for role, text in messages)
+            for message in value:
+                role = message.get("role") or message["from"]
+                text = message_text(message) or message.get("value", "")
+                lines.append(f"[{role.title()}]: {text}")
         except (AttributeError, KeyError, TypeError):
             raise DataError(
                 f"{location}: not every message of the conversation is {{role, content}}"
             ) from None
+        value = "\n".join(lines)
     elif value is not None and not isinstance(value, str):
         value = disk.dumps(value)
     return tables.check_text(value, location, optional=True)
@@ -546,20 +533,22 @@ def cut_text(text: str, cut: CutSettings) -> list[str]:
     if cut.by == "sections":
         return sections(text)
     if cut.by == "turns":
+        matches = compile_pattern(cut.speaker).finditer(text)
         starts = [
             0,
-            *(match.start() for match in compile_pattern(cut.speaker).finditer(text)),
+            *(match.start() for match in matches),
             len(text),
         ]
-        return [piece for start, end in pairwise(starts) if (piece := text[start:end].strip())]
-    pieces = [""]
+        pieces = [text[start:end].strip() for start, end in pairwise(starts)]
+        return list(filter(None, pieces))
+    snippets: list[list[str]] = [[]]  # each of paragraphs
     words = 0
     for paragraph in filter(str.strip, re.split(r"\n\s*\n", text)):
-        pieces[-1] = f"{pieces[-1]}\n\n{paragraph}".strip("\n")
+        snippets[-1].append(paragraph)
         words += len(paragraph.split())
         if words >= cut.words:
-            pieces = [*pieces, ""]
+            snippets.append([])
             words = 0
-    if 0 < words < cut.words / 2 and len(pieces) > 1:  # too little for a snippet of its own
-        pieces[-2:] = ["\n\n".join(pieces[-2:])]
-    return [piece for piece in pieces if piece]
+    if 0 < words < cut.words / 2 and len(snippets) > 1:  # too little for a snippet of its own
+        snippets[-2:] = [snippets[-2] + snippets[-1]]
+    return ["\n\n".join(snippet).strip("\n") for snippet in snippets if snippet]

@@ -93,7 +93,11 @@ def draw_true_grades(
 def interval_of(draws: Sequence[float]) -> Rate:
     """Return the mean of draws and the range that holds 95 % of them."""
     low, high = np.quantile(draws, [0.025, 0.975])
-    return Rate(float(np.mean(draws)), float(low), float(high))
+    return Rate(
+        float(np.mean(draws)),
+        float(low),
+        float(high),
+    )
 
 
 def measure_judge(

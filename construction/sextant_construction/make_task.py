@@ -34,14 +34,18 @@ def make_task(
     for file in (queries, qrels):
         if not file.is_file():
             raise DataError(f"there is no file {file}")
-    said = list[str]()
+    said: list[str] = []
     with files.temporary_sibling(folder, files.SHARED, folder=True) as draft:
         with (draft / "corpus.jsonl").open("w", encoding="utf-8") as lines:
             for document in _read_documents(corpus, said):
-                row = {"_id": document.doc_id, "title": document.title, "text": document.text}
+                row = {
+                    "_id": document.doc_id,
+                    "title": document.title,
+                    "text": document.text,
+                }
                 lines.write(files.dumps(row) + "\n")
-        shutil.copyfile(queries, draft / f"queries{find_ending(queries)}")
-        shutil.copyfile(qrels, draft / f"qrels{find_ending(qrels)}")
+        for name, file in {"queries": queries, "qrels": qrels}.items():
+            shutil.copyfile(file, draft / f"{name}{find_ending(file)}")
         settings, findings = custom.draft_benchmark_toml(draft, {}, folder.name)
         settings = settings.replace(str(draft), folder.name)
         (draft / custom.FILE).write_text(settings, encoding="utf-8")
@@ -54,7 +58,12 @@ def _read_documents(corpus: Sequence[Path], said: list[str]) -> Iterator[Documen
     whole = CleanSettings(boilerplate=1.0, near=0.0)
     for path in corpus:
         with TemporaryDirectory() as kept:
-            source = ingest(CorpusSettings(path=str(path)), whole, CutSettings(), Path(kept, "x"))
+            source = ingest(
+                CorpusSettings(path=str(path)),
+                whole,
+                CutSettings(),
+                Path(kept, "x"),
+            )
             yield from source.documents.stream()
             for name, reason, evidence in read_dropped(source):
                 said.append(f"left out: {name}: {reason}{evidence and f' ({evidence})'}")

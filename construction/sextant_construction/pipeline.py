@@ -98,42 +98,49 @@ class BuildPipeline:
         self.until = ""  # the stage after which the build stops
         self.funnel = dict[str, FunnelRow]()
         self.forecasts = list[JsonObject]()
-        self._requests = requests
-        self._file = cassette
-        self._cassette: Cassette | None = None
         possible = len(source.documents) // max(1, recipe.limits.min_positives)
         self.most_queries = min(recipe.limits.queries, possible)
         self.certain = True  # whether a dry run knows the units of a stage
+        self._requests = requests
         self._resources = make_resources(next(iter(requests.values())))
+        self._file = cassette
+        self._cassette: Cassette | None = None
         self._stages = dict[str, tuple[StageProgram, ModelStage]]()
         self._held = ExitStack()
         self._asks = dict[str, Any]()
         self._retrievers = dict[str, Retriever]()
         self._dropped = defaultdict[str, Counter[str]](Counter)
-        # dropped.jsonl once it is open; a dry run has none.
-        self._dropped_files = list[TextIO]()
+        self._dropped_file: TextIO | None = None  # once it is open; a dry run has none
         self._answers: Mapping[str, review.Value] = {} if ahead else review.answers(folder)
 
     def __enter__(self) -> "BuildPipeline":
         if not self.ahead:
-            sends = any(request.lm != "offline" for request in self._requests.values())
-            self._cassette = (
-                Cassette(self._file, self._resources, sends=sends) if self._file else None
-            )
+            if self._file:
+                sends = any(request.lm != "offline" for request in self._requests.values())
+                self._cassette = Cassette(self._file, self._resources, sends=sends)
             self._resources.open(self.folder, self.folder)
             dropped = run_folder.writing(self.folder / "dropped.jsonl")
-            self._dropped_files.append(self._held.enter_context(dropped))
+            self._dropped_file = self._held.enter_context(dropped)
         return self
 
     def __exit__(self, *problem: Any) -> None:
         # Closed first: the items dropped so far are worth reading even if the rest fails.
         self._held.close()
         self._resources.settle()
-        if not self.ahead:
-            if self._cassette:
-                self._cassette.record(complete=problem[0] is None and not self.until)
-            rows = [self._count_calls(row)._asdict() for row in self.funnel.values()]
-            run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
+        if self.ahead:
+            return
+        if self._cassette:
+            self._cassette.record(complete=problem[0] is None and not self.until)
+        rows = []
+        for row in self.funnel.values():
+            if row.stage in self._asks:
+                _, stage = self._stages[row.stage]
+                usages = (usage_from_json(outcome["usage"]) for outcome in stage.outcomes.values())
+                sums = usage_json(total(usages))
+                usage = {key: sums[key] for key in USAGE_KEYS}
+                row = row._replace(usage=usage, lm=stage.model.name)
+            rows.append(row._asdict())
+        run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
 
     def ask(
         self,
@@ -152,10 +159,20 @@ class BuildPipeline:
         remaining = iter(units)
         look_ahead = partial(self._look_ahead, stage, most, self.certain)
         while batch := list(islice(remaining, SLICE)):
-            queries = [_query(unit) for unit in batch]
+            queries = []
+            for unit in batch:
+                content = {"inputs": unit.inputs, "passages": unit.passages}
+                text = json.dumps(content, ensure_ascii=False, sort_keys=True)
+                numbers = map(str, range(1, len(unit.passages) + 1))
+                queries.append(
+                    Query(
+                        digest(text)[:24],
+                        text,
+                        candidates=frozenset(numbers),
+                    )
+                )
             outcomes = look_ahead(queries) if self.ahead else self._send(stage, queries)
             for unit, query in zip(batch, queries, strict=True):
-                outcome = outcomes.get(query.query_id)
                 yield (
                     unit,
                     self._read(
@@ -163,7 +180,7 @@ class BuildPipeline:
                         program,
                         unit,
                         query,
-                        outcome,
+                        outcomes.get(query.query_id),
                     ),
                 )
         if self.ahead and not self.certain:
@@ -176,8 +193,8 @@ class BuildPipeline:
         row = {"stage": stage, "id": item_id, "why": reason}
         if evidence:
             row["evidence"] = evidence
-        for file in self._dropped_files:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if self._dropped_file:
+            self._dropped_file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def drop_all(self, stage: str, item_ids: Iterable[str], reason: str) -> None:
         """Note that several items are left out for one reason: a line of dropped.jsonl each."""
@@ -187,7 +204,13 @@ class BuildPipeline:
     def count(self, stage: str, went_in: int, came_out: int) -> None:
         """Note how many items went into the stage and came out of it."""
         dropped = dict(sorted(self._dropped[stage].items()))
-        self.funnel[stage] = FunnelRow(stage, went_in, came_out, dropped, {})
+        self.funnel[stage] = FunnelRow(
+            stage,
+            went_in,
+            came_out,
+            dropped,
+            {},
+        )
         reasons = "".join(f", {count:,} {reason}" for reason, count in dropped.items())
         if not self.ahead:
             print_stderr(f"{stage}: {went_in:,} in, {came_out:,} out{reasons}")
@@ -224,9 +247,7 @@ class BuildPipeline:
         """Return the first `chars` characters of a document (0: all), then the named private texts."""
         texts = [indexed_text(self.source.documents[doc_id])[: chars or None]]
         private_texts = self.source.private.get(doc_id, {}) if private else {}
-        for name in private:
-            if name in private_texts:
-                texts.append(f"{name}: {private_texts[name]}")
+        texts += [f"{name}: {private_texts[name]}" for name in private if name in private_texts]
         return "\n\n".join(texts)
 
     def passages(
@@ -236,7 +257,17 @@ class BuildPipeline:
         private: Sequence[str] = (),
     ) -> list[tuple[str, str]]:
         """Return documents as a unit has them: each id with its `text`."""
-        return [(doc_id, self.text(doc_id, chars, private)) for doc_id in doc_ids]
+        return [
+            (
+                doc_id,
+                self.text(
+                    doc_id,
+                    chars,
+                    private,
+                ),
+            )
+            for doc_id in doc_ids
+        ]
 
     def choice(
         self,
@@ -246,23 +277,15 @@ class BuildPipeline:
         chars: int = 0,
     ) -> Item:
         """Return an item that asks people which documents are meant, shown with a text."""
-        return Item(
-            [
-                (label, text),
-                *self.passages(doc_ids, chars),
-            ],
-            values=doc_ids,
-        )
+        return Item([(label, text), *self.passages(doc_ids, chars)], values=doc_ids)
 
     def retriever(self, spec: str) -> Retriever:
         """Return a retriever over the corpus, with the resources of the build."""
         if spec not in self._retrievers:
-            self._retrievers[spec] = retrievers.build(
-                spec,
-                self.source.documents,
-                files.sextant_home(),
-                resources=self._resources,
-            )
+            documents = self.source.documents
+            home = files.sextant_home()
+            built = retrievers.build(spec, documents, home, resources=self._resources)
+            self._retrievers[spec] = built
         return self._retrievers[spec]
 
     def limit_queries(self, most: int) -> None:
@@ -310,25 +333,21 @@ class BuildPipeline:
             "metric": wanted.metric,
             "opaque_ids": source.opaque_ids,
         }
-        settings = {name: value for name, value in (defaults | settings).items() if value}
-        spread = {
-            name: release.copy_labels_to_duplicates(qrels, source.twins)
-            for name, qrels in judgements.items()
-        }
         benchmark = Benchmark(
             source.documents,
             queries,
-            spread,
-            settings,
+            {
+                name: release.copy_labels_to_duplicates(qrels, source.twins)
+                for name, qrels in judgements.items()
+            },
+            {name: value for name, value in (defaults | settings).items() if value},
             provenance=provenance,
             private=source.private,
         )
-        if not wanted.dev:
-            return benchmark
         share = wanted.dev
         if wanted.dev_most and queries:
             share = min(share, wanted.dev_most / len(queries))
-        return release.split_dev(benchmark, share, together)
+        return release.split_dev(benchmark, share, together) if wanted.dev else benchmark
 
     @cached_property
     def statistics(self) -> TermStatistics:
@@ -350,14 +369,7 @@ class BuildPipeline:
                 rules = code_digest.collect_sources([STAGES[stage].partition(":")[0]]).digest()
                 config |= {"data_fingerprint": documents.fingerprint, "code": rules}
             path = self.folder / "stages" / stage
-            model_stage = ModelStage(
-                program,
-                documents,
-                path,
-                config,
-                request,
-                self._resources,
-            )
+            model_stage = ModelStage(program, documents, path, config, request, self._resources)
             self._stages[stage] = (program, model_stage)
         return self._stages[stage]
 
@@ -366,9 +378,8 @@ class BuildPipeline:
             _, model_stage = self._stages[stage]
             self._asks[stage] = self._held.enter_context(model_stage.open())
         progress = Progress(stage, len(queries), "units")
-        outcomes: JsonMapping = self._asks[stage](
-            queries, QueryHooks(outcome=lambda outcome: progress.add())
-        )
+        hooks = QueryHooks(outcome=lambda outcome: progress.add())
+        outcomes: JsonMapping = self._asks[stage](queries, hooks)
         return outcomes
 
     def _look_ahead(
@@ -383,12 +394,8 @@ class BuildPipeline:
         forecast = model_stage.forecast(queries)
         certain = certain and bool(queries)
         units = len(queries)
-        row = {
-            "stage": stage,
-            "units": units,
-            "most": units if most is None or certain else most,
-            "certain": certain,
-        }
+        most = units if most is None or certain else most
+        row = {"stage": stage, "units": units, "most": most, "certain": certain}
         self.forecasts.append(row | forecast)
         # Later units follow from answers that are not there.
         self.certain &= not forecast["queries"]
@@ -413,17 +420,6 @@ class BuildPipeline:
             self.drop_all(stage, missing, "left out by the model")
         return answer
 
-    def _count_calls(self, row: FunnelRow) -> FunnelRow:
-        """Return a row of the funnel with the usage of its calls, if it made any."""
-        if row.stage not in self._asks:
-            return row
-        _, model_stage = self._stages[row.stage]
-        usages = [usage_from_json(outcome["usage"]) for outcome in model_stage.outcomes.values()]
-        usage = usage_json(total(usages))
-        return row._replace(
-            usage={key: usage[key] for key in USAGE_KEYS}, lm=model_stage.model.name
-        )
-
 
 def nearest_texts(texts: Mapping[str, str]) -> Callable[[str, int], list[str]]:
     """Return a function that gives the names of up to n texts most like another text, by BM25."""
@@ -443,18 +439,10 @@ def overlapping_slices(items: Sequence[T], size: int, overlap: int = 0) -> list[
     """Cut a sequence into slices of `size`; each begins with the last `overlap` of the slice
     before.
     """
-    starts = range(0, max(1, len(items) - overlap), max(1, size - overlap))
+    starts = range(
+        0,
+        max(1, len(items) - overlap),
+        max(1, size - overlap),
+    )
     slices = (items[start : start + size] for start in starts)
     return [items_slice for items_slice in slices if items_slice]
-
-
-def _query(unit: StageInput) -> Query:
-    """Return a unit as a query; its id is a digest of its content."""
-    content = {"inputs": unit.inputs, "passages": unit.passages}
-    text = json.dumps(content, ensure_ascii=False, sort_keys=True)
-    numbers = frozenset(str(number) for number in range(1, len(unit.passages) + 1))
-    return Query(
-        digest(text)[:24],
-        text,
-        candidates=numbers,
-    )

@@ -6,8 +6,11 @@ first documents of several systems are judged, next to known documents to be as 
 compared in pool_comparison.py, and people review grades in human_review.py.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Annotated, NamedTuple
 
 from sextant.environments.base import Grades, Qrels
@@ -52,8 +55,9 @@ class PoolingSettings:
     """Judging the hits of several retrievers, in addition to the build's own documents."""
 
     retrievers: Annotated[
-        list[str], "whose first documents are judged; without any there are no pooled judgements"
-    ] = field(default_factory=list)
+        Sequence[str],
+        "whose first documents are judged; without any there are no pooled judgements",
+    ] = ()
     k: Annotated[int, "documents of each"] = 10
 
 
@@ -80,124 +84,99 @@ def grade(
     each further reading says so, too: the documents concerned are graded again, in other company.
     """
     judge: GradingSettings = build.recipe.judge
-    unread = {
-        request.query.query_id: () if judge.passes else request.members for request in requests
-    }
-    graded: Grades = {
-        query_id: dict.fromkeys(members, float(HIGHEST)) for query_id, members in unread.items()
-    }
     rule = judge.rule or RULES.get(lens, RULES[""])
-    pending = [(request, list(request.candidates)) for request in requests]
+    request_of = {request.query.query_id: request for request in requests}
+    graded: Grades = {query_id: {} for query_id in request_of}
+    pending = {query_id: request.candidates for query_id, request in request_of.items()}
+    if not judge.passes:
+        for query_id, request in request_of.items():
+            graded[query_id] = dict.fromkeys(request.members, float(HIGHEST))
+
+    def make_units(turn: int) -> Iterator[StageInput]:
+        for query_id, candidates in pending.items():
+            request = request_of[query_id]
+            inputs = {
+                "objective": request.query.objective,
+                "description": request.query.text,
+                "grades": rule,
+                "examples": list(request.examples),
+            }
+            ordered = sorted(
+                candidates,
+                key=partial(
+                    digest,
+                    str(turn),
+                    query_id,
+                ),
+            )
+            for doc_ids in overlapping_slices(ordered, batch):
+                yield StageInput(query_id, inputs, build.passages(doc_ids))
+
     for turn in range(judge.passes):
-        doubtful = dict[str, list[str]]()
+        doubtful = defaultdict(list)
         for unit, answer in build.ask(
-            stage, _make_units(build, rule, pending, turn, batch), most=judge.passes * most
+            stage,
+            make_units(turn),
+            most=judge.passes * most,
         ):
-            grades = graded[unit.key[0]]
-            request = unit.key[1]
             for doc_id, row in answer.get("verdicts", {}).items():
-                grades[doc_id] = float(row["grade"])
-                if (row["grade"] < judge.keep) == (doc_id in request.members):
-                    doubtful.setdefault(unit.key[0], []).append(doc_id)
-        pending = [
-            (request, doubtful[request.query.query_id])
-            for request in requests
-            if request.query.query_id in doubtful
-        ]
+                graded[unit.key][doc_id] = float(row["grade"])
+                if (row["grade"] < judge.keep) == (doc_id in request_of[unit.key].members):
+                    doubtful[unit.key].append(doc_id)
+        pending = {query_id: doubtful[query_id] for query_id in request_of if query_id in doubtful}
     values = {
         (query_id, doc_id): f"{value:.0f}"
         for query_id, grades in graded.items()
         for doc_id, value in grades.items()
     }
-    texts = {request.query.query_id: request.query.text for request in requests}
     build.review(
         SHEETS[stage],
         values,
-        lambda pair: Item([("query", texts[pair[0]]), ("document", build.text(pair[1]))]),
+        lambda pair: Item(
+            [("query", request_of[pair[0]].query.text), ("document", build.text(pair[1]))]
+        ),
     )
     for (query_id, doc_id), text in values.items():
         graded[query_id][doc_id] = float(text)
     return graded
 
 
-def _make_units(
-    build: BuildPipeline,
-    rule: str,
-    pending: Sequence[tuple[GradingRequest, Sequence[str]]],
-    turn: int,
-    batch: int,
-) -> Iterator[StageInput]:
-    for request, candidates in pending:
-        query = request.query
-        inputs = {
-            "objective": query.objective,
-            "description": query.text,
-            "grades": rule,
-            "examples": list(request.examples),
-        }
-        for doc_ids in overlapping_slices(
-            sorted(candidates, key=lambda doc_id: digest(str(turn), query.query_id, doc_id)), batch
-        ):
-            yield StageInput((query.query_id, request), inputs, build.passages(doc_ids))
-
-
 def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest]) -> Grades:
-    """Return the grades of the build's finds, for the queries that keep enough relevant documents."""
+    """Return the grades of the build's finds, for the queries that keep enough relevant documents.
+
+    Queries that people find fault with are dropped.
+    """
     judge = build.recipe.judge
     limits = build.recipe.limits
-    gold = Grades()
     most = build.most_queries * -(-(limits.max_positives + judge.near) // judge.batch)
-    graded = grade(
-        build,
-        "rejudge",
-        lens,
-        requests,
-        judge.batch,
-        most,
-    )
-    for request in requests:
-        query_id = request.query.query_id
-        grades = graded.get(request.query.query_id, {})
-        if (
-            sum(value >= judge.keep for value in grades.values()) < limits.min_positives
-            and not build.ahead
-        ):
-            build.drop("rejudge", query_id, "too few documents are relevant", request.query.text)
-        else:
-            gold[query_id] = {
-                doc_id: float(value >= judge.keep) for doc_id, value in sorted(grades.items())
-            }
-    _review_queries(build, {request.query.query_id: request.query for request in requests}, gold)
-    build.count("rejudge", len(requests), len(gold))
-    build.demand(gold)
-    return gold
-
-
-def _review_queries(
-    build: BuildPipeline,
-    queries: Mapping[str, Query],
-    gold: Grades,
-) -> None:
-    """Offer each query with relevant and other documents; drop queries that people find fault with."""
-    shown = {}
+    graded = grade(build, "rejudge", lens, requests, judge.batch, most)
+    texts = {request.query.query_id: request.query.text for request in requests}
+    gold: Grades = {}
     relevant = {}
-    for query_id, grades in gold.items():
+    shown = {}
+    for query_id, text in texts.items():
+        grades = {
+            doc_id: float(value >= judge.keep) for doc_id, value in sorted(graded[query_id].items())
+        }
+        if sum(grades.values()) < limits.min_positives and not build.ahead:
+            build.drop("rejudge", query_id, "too few documents are relevant", text)
+            continue
+        gold[query_id] = grades
         relevant[query_id] = [doc_id for doc_id, value in grades.items() if value][:SHOWN]
-        shown[query_id] = (
-            relevant[query_id] + [doc_id for doc_id, value in grades.items() if not value][:SHOWN]
-        )
+        others = [doc_id for doc_id, value in grades.items() if not value][:SHOWN]
+        shown[query_id] = relevant[query_id] + others
     build.review(
         "queries",
         relevant,
-        lambda query_id: build.choice("query", queries[query_id].text, shown[query_id]),
+        lambda query_id: build.choice("query", texts[query_id], shown[query_id]),
     )
-    for query_id in [
-        query_id
-        for query_id, answers in relevant.items()
-        if not {"unasked", "leak"}.isdisjoint(answers)
-    ]:
-        build.drop("rejudge", query_id, "people find fault with it", ", ".join(relevant[query_id]))
-        del gold[query_id]
+    for query_id, answers in relevant.items():
+        if not {"unasked", "leak"}.isdisjoint(answers):
+            build.drop("rejudge", query_id, "people find fault with it", ", ".join(answers))
+            del gold[query_id]
+    build.count("rejudge", len(requests), len(gold))
+    build.demand(gold)
+    return gold
 
 
 def pool(
@@ -211,43 +190,37 @@ def pool(
     searchers = list(map(build.retriever, wanted.retrievers))
     requests = []
     for query in queries:
-        grades_so_far = gold[query.query_id]
-        found_ids = [
-            hit.doc_id
+        grades = gold[query.query_id]
+        relevant = (doc_id for doc_id, grade in grades.items() if grade > 0)
+        best = sorted(relevant, key=partial(digest, query.query_id))[:EXAMPLES]
+        found = chain.from_iterable(
+            retriever.search(query.text, wanted.k, excluded=query.excluded).doc_ids
             for retriever in searchers
-            for hit in retriever.search(query.text, wanted.k, excluded=query.excluded)
-        ]
-        best = sorted(
-            (doc_id for doc_id in grades_so_far if grades_so_far[doc_id] > 0),
-            key=lambda doc_id: digest(query.query_id, doc_id),
         )
         new_ids = [
             doc_id
-            for doc_id in dict.fromkeys(found_ids)
-            if doc_id not in grades_so_far and doc_id not in build.source.twins
+            for doc_id in dict.fromkeys(found)
+            if doc_id not in grades and doc_id not in build.source.twins
         ]
         requests.append(
-            GradingRequest(query, new_ids, [build.text(doc_id) for doc_id in best[:EXAMPLES]])
+            GradingRequest(
+                query,
+                new_ids,
+                list(map(build.text, best)),
+            )
         )
     batch = 2 * judge.batch
     most = build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
-    graded = grade(
-        build,
-        "judge",
-        lens,
-        requests,
-        batch,
-        most,
-    )
+    graded = grade(build, "judge", lens, requests, batch, most)
     build.count(
         "judge",
         sum(len(request.candidates) for request in requests),
         sum(map(len, graded.values())),
     )
-    pooled = Grades()
+    pooled = {}
     for query_id, grades in graded.items():
-        brought_in = {
+        new_grades = {
             doc_id: float(value >= judge.keep) for doc_id, value in sorted(grades.items())
         }
-        pooled[query_id] = brought_in | dict(gold[query_id])
+        pooled[query_id] = new_grades | dict(gold[query_id])
     return {"pooled": pooled}

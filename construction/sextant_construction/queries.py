@@ -7,7 +7,8 @@ its models alone.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import permutations
 from typing import Annotated, NamedTuple
 
 from sextant.evals.running.model_stage import digest
@@ -42,9 +43,7 @@ class WriteSettings:
     style: Annotated[str, "how queries are worded, with examples of beginnings"] = (
         "a researcher's plain request"
     )
-    words: Annotated[list[int], "words of a query, at least and at most"] = field(
-        default_factory=lambda: [10, 60]
-    )
+    words: Annotated[Sequence[int], "words of a query, at least and at most"] = (10, 60)
     leaks: Annotated[
         bool,
         "drop queries that share rare words, names, numbers or runs of words with an answer",
@@ -104,15 +103,15 @@ def make_query(build: BuildPipeline, text: str, excluded: Sequence[str] = ()) ->
 def _choose_member(build: BuildPipeline, draft: QueryDraft) -> tuple[Query, QueryDraft]:
     """Return as a query the member whose text is least like the texts that it is to find."""
     words = {member: {*content_words(build.text(member))} for member in draft.members}
-
-    def highest_similarity(member: str) -> float:
-        return max(
-            (jaccard(words[member], text) for other, text in words.items() if other != member),
-            default=0.0,
-        )
-
-    chosen = min(draft.members, key=lambda member: (highest_similarity(member), member))
-    return make_query(build, build.text(chosen), [chosen]), draft
+    highest = dict.fromkeys(draft.members, 0.0)
+    for first, second in permutations(draft.members, 2):
+        highest[first] = max(highest[first], jaccard(words[first], words[second]))
+    chosen = min(draft.members, key=lambda member: (highest[member], member))
+    return make_query(
+        build,
+        build.text(chosen),
+        [chosen],
+    ), draft
 
 
 def _write(
@@ -125,16 +124,21 @@ def _write(
         units = []
         for draft in wave:
             nearest = find_nearest(draft.label, NEIGHBOURS + 1)
-            neighbours = [label for label in nearest if label != draft.label]
             inputs = {
                 "label": draft.label,
-                "neighbours": neighbours[:NEIGHBOURS],
+                "neighbours": [label for label in nearest if label != draft.label][:NEIGHBOURS],
                 "existing": list(texts.values())[-NEAREST:],
                 "style": section.style,
                 "least_words": section.words[0],
                 "most_words": section.words[1],
             }
-            units.append(StageInput(draft.label, inputs, _show_members(build, section, draft)))
+            units.append(
+                StageInput(
+                    draft.label,
+                    inputs,
+                    _show_members(build, section, draft),
+                )
+            )
         for unit, answer in build.ask("write", units, most=build.most_queries):
             text = " ".join(answer.get("query", "").split())
             if text and text not in texts.values():
@@ -152,7 +156,13 @@ def _show_members(
     texts = draft.descriptions
     if section.show == "documents":
         texts = [build.text(member) for member in draft.members]
-    return list(zip(draft.members, texts, strict=True))[:SHOWN]
+    return list(
+        zip(
+            draft.members,
+            texts,
+            strict=True,
+        )
+    )[:SHOWN]
 
 
 def find_leaks(build: BuildPipeline, text: str, answers: Sequence[str]) -> list[str]:
@@ -195,7 +205,14 @@ def fix_leaks(
     """
     fixed = dict(texts)
     for turn in range(REPAIRS + 1):
-        leaks = {handle: find_leaks(build, text, answers[handle]) for handle, text in fixed.items()}
+        leaks = {
+            handle: find_leaks(
+                build,
+                text,
+                answers[handle],
+            )
+            for handle, text in fixed.items()
+        }
         # A dry run has no texts yet, and any of them may give its answers away.
         if build.certain or turn:
             leaks = {handle: wording for handle, wording in leaks.items() if wording}
@@ -205,7 +222,11 @@ def fix_leaks(
             StageInput(handle, {"text": fixed[handle], "forbidden": wording})
             for handle, wording in leaks.items()
         ]
-        for unit, answer in build.ask("rephrase", units, most=REPAIRS * build.most_queries):
+        for unit, answer in build.ask(
+            "rephrase",
+            units,
+            most=REPAIRS * build.most_queries,
+        ):
             text = " ".join(answer.get("query", "").split())
             fixed[unit.key] = text or fixed[unit.key]
     if not build.ahead:
@@ -222,32 +243,27 @@ def deduplicate_queries(
     answers: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
     """Return the queries without queries that ask for what an earlier query asks for."""
-    handles = list(texts)
     units = []
     find_nearest = nearest_texts(texts)
-    for position, handle in enumerate(handles):
-        earlier = handles[:position]
-        nearest = find_nearest(texts[handle], len(handles))
-        near = [other for other in nearest if other in earlier][:NEAREST]
+    earlier: dict[str, str] = {}
+    for handle, text in texts.items():
+        near = [other for other in find_nearest(text, len(texts)) if other in earlier][:NEAREST]
+        earlier[handle] = text
         if near:
             existing = {str(number): texts[other] for number, other in enumerate(near, start=1)}
-            inputs = {"text": texts[handle], "existing": existing}
-            passages = build.passages(answers[handle][:3])
-            units.append(StageInput((handle, near), inputs, passages))
-    repeats = set()
+            inputs = {"text": text, "existing": existing}
+            units.append(StageInput((handle, near), inputs, build.passages(answers[handle][:3])))
+    distinct = dict(texts)
     for unit, answer in build.ask("distinct", units, most=build.most_queries):
         handle, near = unit.key
         number = answer.get("same", "").strip()
-        if not number:
-            continue
-        earlier_handle = near[int(number) - 1]
-        if earlier_handle not in repeats:
-            repeats.add(handle)
+        same = near[int(number) - 1] if number else None
+        if same in distinct:
             build.drop(
                 "distinct",
-                texts[handle],
+                distinct.pop(handle),
                 "asks for what another one asks for",
-                texts[earlier_handle],
+                texts[same],
             )
-    build.count("distinct", len(texts), len(texts) - len(repeats))
-    return {handle: text for handle, text in texts.items() if handle not in repeats}
+    build.count("distinct", len(texts), len(distinct))
+    return distinct

@@ -26,26 +26,29 @@ def read_ratings(file: Path, names: Iterable[str]) -> dict[str, dict[str, float]
     ratings = {}
     for location, row in tables.read_rows([file]):
         id_columns = [column for column in collections.IDS if column in row]
-        cell = tables.pick_column(location, row, *(id_columns or collections.IDS))
+        cell = tables.pick_column(
+            location,
+            row,
+            *(id_columns or collections.IDS),
+        )
         query_id = tables.read_id(cell, location)
-        ratings[query_id] = {name: _mean(_find(row, name, location), location) for name in names}
+        ratings[query_id] = {
+            name: _read_mean(
+                row,
+                name,
+                location,
+            )
+            for name in names
+        }
     return ratings
 
 
-def _find(
-    row: Mapping[str, Any],
-    name: str,
-    location: str,
-) -> Any:
+def _read_mean(row: Mapping[str, Any], name: str, location: str) -> float:
     value: Any = row
     for key in name.split("."):
         if not isinstance(value, Mapping) or key not in value:
             raise DataError(f"{location}: there is no rating {name!r}")
         value = value[key]
-    return value
-
-
-def _mean(value: Any, location: str) -> float:
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(rating, int | float) for rating in values):
         raise DataError(

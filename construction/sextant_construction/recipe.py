@@ -83,8 +83,12 @@ class ReleaseSettings:
     objective: Annotated[str, "what counts as a find; models read it with every query"] = ""
     document: Annotated[str, "what a document is, in a few words"] = ""
     metric: Annotated[str, "the headline; empty where the recipe has its own"] = "nDCG@10"
-    metrics: Annotated[list[str], "what is reported; empty where the recipe has its own"] = field(
-        default_factory=lambda: ["nDCG@10", "nDCG@50", "R@10", "R@50", "R@100"]
+    metrics: Annotated[Sequence[str], "what is reported; empty where the recipe has its own"] = (
+        "nDCG@10",
+        "nDCG@50",
+        "R@10",
+        "R@50",
+        "R@100",
     )
     dev: Annotated[float, "share of the queries that is kept for dev"] = 0.2
     dev_most: Annotated[int, "queries that are kept for dev at most; 0: any number"] = 0
@@ -96,12 +100,12 @@ class ReleaseSettings:
 class Recipe:
     """Common settings of all recipes."""
 
-    corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    clean: CleanSettings = field(default_factory=CleanSettings)
-    cut: CutSettings = field(default_factory=CutSettings)
-    models: ModelsSettings = field(default_factory=ModelsSettings)
-    limits: LimitsSettings = field(default_factory=LimitsSettings)
-    release: ReleaseSettings = field(default_factory=ReleaseSettings)
+    corpus: CorpusSettings = CorpusSettings()
+    clean: CleanSettings = CleanSettings()
+    cut: CutSettings = CutSettings()
+    models: ModelsSettings = ModelsSettings()
+    limits: LimitsSettings = LimitsSettings()
+    release: ReleaseSettings = ReleaseSettings()
 
     def preset(self) -> Self:
         """Return the recipe with other defaults, where some of its values ask for them."""
@@ -126,7 +130,11 @@ def load_recipe_class(name: str) -> type[Recipe]:
 def load_builder(recipe: Recipe) -> Callable[[Any], Benchmark]:
     """Return the function `build_benchmark` of the module of a recipe. UsageError if it has none."""
     module = importlib.import_module(type(recipe).__module__)
-    builder: Callable[[Any], Benchmark] | None = getattr(module, "build_benchmark", None)
+    builder: Callable[[Any], Benchmark] | None = getattr(
+        module,
+        "build_benchmark",
+        None,
+    )
     if callable(builder):
         return builder
     raise UsageError(f"{module.__file__} has no function build_benchmark(build)")
@@ -189,8 +197,7 @@ def _make(recipe_class: type[Recipe], content: Mapping[str, Any]) -> Recipe:
     """
     sections = get_type_hints(recipe_class)
     for name, values in content.items():
-        section = plugins.resolve("section", name, sections)
-        keys = get_type_hints(section)
+        keys = get_type_hints(plugins.resolve("section", name, sections))
         for key in values if isinstance(values, dict) else ():
             plugins.resolve(f"key of [{name}]", key, keys)
     return schemas.build_dataclass(recipe_class, content)
@@ -203,12 +210,13 @@ def write_toml(name: str, recipe: Recipe) -> str:
         settings = getattr(recipe, section.name)
         heading = first_sentence(type(settings).__doc__)
         hints = get_type_hints(type(settings), include_extras=True)
-        lines += [
-            "",
-            f"[{section.name}]  # {heading}",
-        ]
-        for setting in fields(settings):
-            value = schemas.to_toml(getattr(settings, setting.name))
-            meaning = getattr(hints[setting.name], "__metadata__", [""])[0]
-            lines.append(f"{setting.name} = {value}  # {meaning}".removesuffix("  # "))
+        lines += ["", f"[{section.name}]  # {heading}"]
+        for key in (setting.name for setting in fields(settings)):
+            value = schemas.to_toml(getattr(settings, key))
+            meaning = getattr(
+                hints[key],
+                "__metadata__",
+                [""],
+            )[0]
+            lines.append(f"{key} = {value}  # {meaning}".removesuffix("  # "))
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ statutes of the paragraphs that HousingQA has (section 3.1).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from sextant.environments.readers import files as tables
@@ -43,45 +44,35 @@ def join_rows(
 
     DataError if the rows of a value are not together.
     """
-    lines = list[str]()
-    current = ""
-    first_location = ""
+
+    def read_value(row: Row) -> str:
+        return tables.read_id(tables.pick_column(*row, columns.join), row[0])
+
     ended = set()
-    above: Sequence[str] = ()
-    for location, row in rows:
-        value = tables.read_id(tables.pick_column(location, row, columns.join), location)
-        if value != current:
-            if lines:
-                yield first_location, _make_row(id_column, columns, current, lines)
-                ended.add(current)
+    for value, rows_of_value in groupby(rows, read_value):
+        lines: list[str] = []
+        above: Sequence[str] = ()
+        first_location = ""
+        for location, row in rows_of_value:
             if value in ended:
                 raise DataError(
                     f"{location}: rows of {columns.join} = {value!r} were there before; sort the "
                     f"file by that column"
                 )
-            lines = []
-            current = value
-            first_location = location
-            above = ()
-        path = _read_path(location, row, columns)
-        lines += _new_headings(above, path)
-        lines.append(_read_text(location, row, columns.text))
-        above = path
-    if lines:
-        yield first_location, _make_row(id_column, columns, current, lines)
-
-
-def _make_row(
-    id_column: str,
-    columns: JoinColumns,
-    value: str,
-    lines: Sequence[str],
-) -> JsonObject:
-    return {
-        id_column: value,
-        columns.title: value,
-        columns.text: "\n\n".join(lines),
-    }
+            first_location = first_location or location
+            path = _read_path(location, row, columns)
+            lines += _new_headings(above, path)
+            lines.append(_read_text(location, row, columns.text))
+            above = path
+        ended.add(value)
+        yield (
+            first_location,
+            {
+                id_column: value,
+                columns.title: value,
+                columns.text: "\n\n".join(lines),
+            },
+        )
 
 
 def _read_text(
@@ -116,10 +107,9 @@ def _read_path(
 def _new_headings(above: Sequence[str], path: Sequence[str]) -> list[str]:
     """Return the headings of a path from the first on that differs from the path before."""
     same = 0
-    while same < min(len(above), len(path)) and above[same] == path[same]:
+    while above[same : same + 1] == path[same : same + 1] != []:
         same += 1
-    lines = []
-    for level, heading in enumerate(path[same:], start=same + 1):
-        marks = "#" * min(level, DEEPEST)
-        lines.append(f"{marks} {heading}")
-    return lines
+    return [
+        f"{'#' * min(level, DEEPEST)} {heading}"
+        for level, heading in enumerate(path[same:], start=same + 1)
+    ]

@@ -21,12 +21,12 @@ from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.number_format import number
 from sextant.tools.platform.result_table import CommandLine, ResultTable, render_terminal
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.records import JsonObject
 from sextant_construction import ingest, recipe, release
 from sextant_construction.pipeline import BuildPipeline, StageReached
 from sextant_construction.stages import STAGES
 from sextant_construction.stages.stage_program import Role
-from sextant_construction.types import Benchmark, BuildSource, read_dropped
+from sextant_construction.types import Benchmark, read_dropped
 
 ROLES = get_args(Role)
 INGEST = "ingest"  # the first stage, which asks no model
@@ -53,30 +53,45 @@ def run(
     SextantError if the benchmark cannot be finished; answers so far are kept.
     """
     name, parameters = recipe.read_recipe(folder)
+    corpus = parameters.corpus
     if follow_links:
-        parameters = replace(parameters, corpus=replace(parameters.corpus, follow_links=True))
+        corpus = replace(corpus, follow_links=True)
     lms = _choose_models(parameters, named, request)
     if until and until not in (INGEST, *STAGES):
         raise UnknownName("stage", until, (INGEST, *STAGES))
     if limit is not None:
-        parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
+        corpus = replace(corpus, sample=limit)
         # A trial leaves the benchmark alone.
         folder = folder / f"limit-{limit}"
         files.mkdir_private(folder)
-    check_prices(request, lms.values(), _list_retrievers(parameters))
-    requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
-    if not (dry_run or cassette):
-        _check_keys(requests)
+    parameters = replace(parameters, corpus=corpus)
+    specs = [
+        retrievers.canonicalize(text)
+        for section in vars(parameters).values()
+        for text in getattr(section, "retrievers", ())
+    ]
+    check_prices(request, lms.values(), specs)
+    for lm in lms.values() if not (dry_run or cassette) else ():
+        if lm != "offline":
+            check_key(lm, request.headers)
     label = plugins.display_name(name)
     differs = recipe.describe_differences(name)
-    with files.lock_file(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
+    with files.lock_file(
+        folder / ".lock",
+        partial(_refuse, folder),
+        files.PRIVATE,
+    ):
         # A build that is refused says why in its one line.
         _warn_of_unknown_prices(request, lms)
         source = ingest.ingest(
-            parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
+            corpus,
+            parameters.clean,
+            parameters.cut,
+            folder / "corpus",
         )
         for warning in source.warnings:
             print_stderr(warning)
+        requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
         pipeline = BuildPipeline(
             folder,
             label,
@@ -88,13 +103,17 @@ def run(
         )
         with pipeline as build:
             build.until = until
-            _count_ingested(build, source)
+            for left_out in read_dropped(source):
+                build.drop(INGEST, *left_out)
+            documents = len(source.documents)
+            build.count(
+                INGEST,
+                documents + sum(source.counts.values()),
+                documents,
+            )
             benchmark = _follow_recipe(build, recipe.load_builder(parameters))
         if dry_run:
-            return {
-                "dry_run": True,
-                "stages": total_estimates(build.forecasts),
-            }
+            return {"dry_run": True, "stages": total_estimates(build.forecasts)}
         if benchmark is None or until in build.funnel:
             return read_status(folder) | {"differs": differs}
         provenance: Result = {
@@ -126,21 +145,6 @@ def _warn_of_unknown_prices(request: SharedRequest, lms: Mapping[str, str]) -> N
                 f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
                 f"tells it, and --budget-calls limits what is sent"
             )
-
-
-def _check_keys(requests: Mapping[str, SharedRequest]) -> None:
-    """Raise UsageError for a model whose key is missing."""
-    for request in requests.values():
-        if request.lm != "offline":
-            check_key(request.lm, request.headers)
-
-
-def _count_ingested(build: BuildPipeline, source: BuildSource) -> None:
-    """Note the documents, and those that reading left out, as the first row of the funnel."""
-    for left_out in read_dropped(source):
-        build.drop(INGEST, *left_out)
-    documents = len(source.documents)
-    build.count(INGEST, documents + sum(source.counts.values()), documents)
 
 
 def _follow_recipe(
@@ -177,24 +181,12 @@ def _choose_models(
     request: SharedRequest,
 ) -> dict[str, str]:
     """Return the model of each role, and of each stage that has a model of its own."""
-    lms = {
-        role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES
-    }
-    lms |= parameters.models.stages
-    lms |= {stage: lm for stage, lm in named.items() if stage not in ROLES}
-    for name in lms:
-        if name not in (*ROLES, *STAGES):
-            raise UnknownName("stage or role", name, (*ROLES, *STAGES))
-    return lms
-
-
-def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.RetrieverSpec]:
-    """Return the retrievers that the sections of a recipe name."""
-    return [
-        retrievers.canonicalize(text)
-        for section in vars(parameters).values()
-        for text in getattr(section, "retrievers", ())
-    ]
+    known = (*ROLES, *STAGES)
+    for name in (*parameters.models.stages, *named):
+        if name not in known:
+            raise UnknownName("stage or role", name, known)
+    by_role = {role: getattr(parameters.models, role) or request.lm for role in ROLES}
+    return by_role | parameters.models.stages | {name: lm for name, lm in named.items() if lm}
 
 
 def read_status(folder: Path) -> Result:
@@ -230,17 +222,28 @@ def render_build(result: Result) -> str:
                 _tabulate_estimates(result["stages"]),
             ]
         )
-    rows = [_funnel_cells(row) for row in result["stages"]]
-    heads = [
-        "stage",
-        "in",
-        "out",
-        "left out",
-        "calls",
-        "model",
-        "list price",
+    rows = []
+    for row in result["stages"]:
+        usage = row["usage"]
+        reasons = (f"{count:,} {reason}" for reason, count in row["dropped"].items())
+        cells = [
+            row["stage"],
+            f"{row['went_in']:,}",
+            f"{row['came_out']:,}",
+            ", ".join(reasons),
+        ]
+        cells += [f"{usage['calls']:,}" if usage else "", row["lm"]]
+        has_price = usage and row["lm"] != "offline"
+        rows.append([*cells, number(usage["list_usd"], "${:.4f}") if has_price else ""])
+    heads = ["stage", "in", "out", "left out", "calls", "model", "list price"]
+    lines: list[Any] = [
+        ResultTable(
+            "",
+            heads,
+            rows,
+            (0, 3, 5),
+        )
     ]
-    lines: list[Any] = [ResultTable("", heads, rows, (0, 3, 5))]
     if any(row["lm"] == "offline" for row in result["stages"]):
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
@@ -249,27 +252,9 @@ def render_build(result: Result) -> str:
         lines.append(result["differs"])
     if result["release"]:
         lines.append(f"release: {result['release']}")
-        task = shlex.quote(result["release"])
-        command = f"sextant run --task {task} --program multihop"
+        command = f"sextant run --task {shlex.quote(result['release'])} --program multihop"
         lines.append(CommandLine("run it:", command))
     return render_terminal(lines)
-
-
-def _funnel_cells(row: JsonMapping) -> list[str]:
-    usage = row["usage"]
-    calls = f"{usage['calls']:,}" if usage else ""
-    price = ""
-    if usage and row["lm"] != "offline":
-        price = number(usage["list_usd"], "${:.4f}")
-    return [
-        row["stage"],
-        f"{row['went_in']:,}",
-        f"{row['came_out']:,}",
-        ", ".join(f"{count:,} {reason}" for reason, count in row["dropped"].items()),
-        calls,
-        row["lm"],
-        price,
-    ]
 
 
 def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
@@ -279,20 +264,16 @@ def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     recipe allows. If the rehearsal came to no unit, units are taken to be as large as the largest
     units of other stages.
     """
-    largest = {key: _largest_unit(forecasts, key) for key in FIGURES}
+    asked = [forecast for forecast in forecasts if forecast["queries"]]
     by_stage = defaultdict[str, list[Result]](list)
     for forecast in forecasts:
         by_stage[forecast["stage"]].append(forecast)
-    return {
-        stage: {key: _estimate(rows, key, largest[key]) for key in FIGURES}
-        for stage, rows in by_stage.items()
-    }
-
-
-def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
-    """Return the estimate of a figure for a unit, of the stage in which it is highest."""
-    asked = [forecast for forecast in forecasts if forecast["queries"]]
-    return max(((row[key] or 0.0) / row["queries"] for row in asked), default=0.0)
+    estimates: dict[str, dict[str, Range]] = {stage: {} for stage in by_stage}
+    for figure in FIGURES:
+        largest = max(((row[figure] or 0.0) / row["queries"] for row in asked), default=0.0)
+        for stage, rows in by_stage.items():
+            estimates[stage][figure] = _estimate(rows, figure, largest)
+    return estimates
 
 
 def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
@@ -306,28 +287,27 @@ def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
         return [0.0, 0.0, most * largest]
     certain = sum(forecast[key] for forecast in forecasts if forecast["certain"])
     known = sum(amounts)
-    return [certain, known, known * max(most, units) / units]
+    return [
+        certain,
+        known,
+        known * max(most, units) / units,
+    ]
 
 
 def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
-    total = {key: _add([ranges[key] for ranges in sums.values()]) for key in FIGURES}
+    total: dict[str, Range] = {}
+    for figure in FIGURES:
+        ranges = [by_figure[figure] for by_figure in sums.values()]
+        known = [levels for levels in ranges if levels is not None]
+        columns = zip(*known, strict=True)
+        total[figure] = [sum(column) for column in columns] if known == ranges else None
     rows = []
-    for name, ranges in {**sums, "all": total}.items():
-        cells = [_levels(ranges[key], digits) for key, digits in FIGURES.items()]
-        rows.append([name, *cells])
+    for name, by_figure in {**sums, "all": total}.items():
+        cells = [name]
+        for figure, digits in FIGURES.items():
+            levels = by_figure[figure]
+            numbers = (f"{value:,.{digits}f}" for value in levels or ())
+            cells.append("unknown" if levels is None else " ".join(numbers))
+        rows.append(cells)
     heads = ["stage", "calls", "tokens in", "tokens out", "list price, $"]
     return ResultTable("", heads, rows, (0,))
-
-
-def _add(ranges: Sequence[Range]) -> Range:
-    """Return the sums of ranges; None if one of them is not known."""
-    known_ranges = [levels for levels in ranges if levels is not None]
-    if len(known_ranges) < len(ranges):
-        return None
-    return [sum(column) for column in zip(*known_ranges, strict=True)]
-
-
-def _levels(values: Range, digits: int) -> str:
-    if values is None:
-        return "unknown"
-    return " ".join(f"{value:,.{digits}f}" for value in values)

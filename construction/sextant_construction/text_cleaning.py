@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document
-from sextant.tools.text import injection_kind, tokens
+from sextant.tools.text import injection_kind, tokens, word_runs
 
 # documents, evenly spread, whose lines are counted: a share of 5 % is then known to 0.3 %
 _SAMPLE = 20_000
@@ -49,7 +49,7 @@ class CleanSettings:
         Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"
     ] = "keep"
     bylines: Annotated[
-        tuple[str, ...], "regular expressions, ^ and $ at line ends: what they find is cut"
+        Sequence[str], "regular expressions, ^ and $ at line ends: what they find is cut"
     ] = ()
     boilerplate: Annotated[
         float, "cut lines (three words and more, no headings) of more than this share of texts"
@@ -72,7 +72,14 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = ()) -> str:
     """Return `text` without the parts that the section names; `boilerplate` is of `find_boilerplate`."""
-    before = text = unicodedata.normalize("NFC", re.sub(r"\r\n?", "\n", text))
+    before = text = unicodedata.normalize(
+        "NFC",
+        re.sub(
+            r"\r\n?",
+            "\n",
+            text,
+        ),
+    )
     for byline in clean.bylines:
         text = compile_pattern(byline).sub("", text)
     if boilerplate:
@@ -81,7 +88,15 @@ def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = (
         domain = clean.urls == "domain"
         text = _LINK.sub(r"\1 \2" if domain else r"\1", text)
         text = _URL.sub(lambda match: match[1] if domain else "", text)
-    return text if text == before else re.sub(r"\n\s*\n", "\n\n", text).strip()
+    return (
+        text
+        if text == before
+        else re.sub(
+            r"\n\s*\n",
+            "\n\n",
+            text,
+        ).strip()
+    )
 
 
 def replace_spans(text: str, spans: Mapping[str, str]) -> str:
@@ -93,8 +108,25 @@ def replace_spans(text: str, spans: Mapping[str, str]) -> str:
         raise DataError(
             f"{abbreviate(strange[0])} does not stand in the text, so it cannot be replaced"
         )
-    longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))
-    return re.sub(longest, lambda match: f"[{spans[match[0]]}]", text) if spans else text
+    longest = "|".join(
+        map(
+            re.escape,
+            sorted(
+                spans,
+                key=len,
+                reverse=True,
+            ),
+        )
+    )
+    return (
+        re.sub(
+            longest,
+            lambda match: f"[{spans[match[0]]}]",
+            text,
+        )
+        if spans
+        else text
+    )
 
 
 def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
@@ -102,7 +134,16 @@ def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
     step = max(1, len(documents) // _SAMPLE)
     counts = Counter[int]()
     digests = set()
-    for document in islice(documents.stream(), 0, None, step) if share else ():
+    for document in (
+        islice(
+            documents.stream(),
+            0,
+            None,
+            step,
+        )
+        if share
+        else ()
+    ):
         check_interrupts()
         if (text_digest := digest_text(document.text)) not in digests:
             digests.add(text_digest)
@@ -133,61 +174,54 @@ def find_duplicates(documents: Corpus, near: float) -> dict[str, str]:
     firsts = list[str]()
     for document in documents.stream() if near else ():
         check_interrupts()
-        if document.doc_id in twins or not (runs := _runs(document)):
+        if document.doc_id in twins or not (runs := word_runs(tokens(document.text), _RUN)):
             continue
         signature = RMinHash(num_perm=_BANDS * _ROWS, seed=1)
         signature.update(sorted(runs))
         candidates = (documents[firsts[n]] for n in sorted(index.query(signature)))
-        alike = (candidate for candidate in candidates if _is_near(runs, _runs(candidate), near))
-        if first := next(alike, None):
-            twins[document.doc_id] = first.doc_id
+        for candidate in candidates:
+            other_runs = word_runs(tokens(candidate.text), _RUN)
+            if len(runs & other_runs) >= near * len(runs | other_runs):
+                twins[document.doc_id] = candidate.doc_id
+                break
         else:
             index.insert(len(firsts), signature)
             firsts.append(document.doc_id)
     return twins
 
 
-def _is_near(runs: set[str], other_runs: set[str], near: float) -> bool:
-    """Return whether the Jaccard similarity of two sets of runs is at least `near`."""
-    return len(runs & other_runs) >= near * len(runs | other_runs)
-
-
-def _runs(document: Document) -> set[str]:
-    words = tokens(document.text)
-    return {" ".join(words[n : n + _RUN]) for n in range(max(1, len(words) - _RUN + 1)) if words}
-
-
 class TextWarnings:
     """Warnings about the texts for a person before anything is sent."""
 
     def __init__(self) -> None:
-        self._found = dict[
-            str, tuple[int, int, str]
-        ]()  # kind -> things, documents, the first example
+        self._counts = Counter[str]()  # by kind
+        self._documents = Counter[str]()
+        self._examples = dict[str, str]()
 
     def add(self, topic: str, count: int, example: str) -> None:
-        """Count `many` things of a kind in a document; the first example of each kind is kept."""
+        """Count things of a kind in a document; the first example of each kind is kept."""
         if count:
-            before, documents, first = self._found.get(topic, (0, 0, example))
-            self._found[topic] = before + count, documents + 1, first
+            self._counts[topic] += count
+            self._documents[topic] += 1
+            self._examples.setdefault(topic, example)
 
     def look_at(self, document: Document) -> None:
         """Count the personal data of a document, of which an example is masked, and whether it speaks to a model."""
         for topic, pattern in _PERSONAL.items():
             matches = pattern.findall(f"{document.title}\n{document.text}")
-            self.add(topic, len(matches), re.sub(r"(?<=\w)\w", "*", matches[0]) if matches else "")
+            self.add(
+                topic,
+                len(matches),
+                re.sub(r"(?<=\w)\w", "*", matches[0]) if matches else "",
+            )
         self.add(
             "texts that speak to a model", bool(injection_kind(document.text)), document.doc_id
         )
 
     def say(self) -> list[str]:
         """Return a sentence for each kind of finding."""
-        rows = (
-            (
-                f"{count:,} {topic} in",
-                plural(documents, "document"),
-                example,
-            )
-            for topic, (count, documents, example) in self._found.items()
-        )
-        return [f"{finding} {location}, e.g. {example}" for finding, location, example in rows]
+        return [
+            f"{count:,} {topic} in {plural(self._documents[topic], 'document')}, e.g. "
+            f"{self._examples[topic]}"
+            for topic, count in self._counts.items()
+        ]

@@ -37,13 +37,14 @@ class Pieces:
         self._of_parent = defaultdict[str, list[str]](list)
         self._parents = dict[str, str]()
         for document in build.source.documents.stream():
-            origin = origin_of(document.doc_id, build.recipe.cut, build.source.separator)
+            doc_id = document.doc_id
+            origin = origin_of(doc_id, build.recipe.cut, build.source.separator)
             if self._hashed:
                 origin = origin.rpartition(":")[2]  # of a passage, without the parent
-            self._of_document[origin].append(document.doc_id)
+            self._of_document[origin].append(doc_id)
             if document.parent:
-                self._of_parent[document.parent].append(document.doc_id)
-                self._parents[document.doc_id] = document.parent
+                self._of_parent[document.parent].append(doc_id)
+                self._parents[doc_id] = document.parent
 
     @property
     def have_parents(self) -> bool:
@@ -52,18 +53,16 @@ class Pieces:
 
     def find(self, doc_id: str) -> Sequence[str]:
         """Return the documents made of a document of the task; none if it was left out."""
-        return self._of_document.get(self._name(doc_id)) or self.find_unit(doc_id).pieces
+        name = digest_id(doc_id) if self._hashed else doc_id
+        return self._of_document.get(name) or self._of_parent.get(name) or ()
 
     def find_unit(self, judged: str) -> Unit:
         """Return the build's unit for a judged document, or for the parent of passages."""
-        name = self._name(judged)
-        if pieces := self._of_parent.get(name):
-            return Unit(name, pieces)
-        pieces = self._of_document.get(name, [])
-        return Unit(self._parents.get(pieces[0], pieces[0]) if pieces else name, pieces)
-
-    def _name(self, doc_id: str) -> str:
-        return digest_id(doc_id) if self._hashed else doc_id
+        name = digest_id(judged) if self._hashed else judged
+        pieces = self._of_parent.get(name)
+        if not pieces and (pieces := self._of_document.get(name)):
+            name = self._parents.get(pieces[0], pieces[0])
+        return Unit(name, pieces or ())
 
 
 def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> list[Query]:
@@ -94,7 +93,13 @@ def carry_comparisons(
             better = carry(pair.better)
             worse = carry(pair.worse)
             if len(better) == len(worse) == 1 and {*better} != {*worse}:
-                carried.setdefault(query_id, []).append(Comparison(pair.label, *better, *worse))
+                carried.setdefault(query_id, []).append(
+                    Comparison(
+                        pair.label,
+                        *better,
+                        *worse,
+                    )
+                )
             else:
                 name = f"{query_id} {pair.better} {pair.worse}"
                 build.drop(stage, name, "comparisons of documents that were cut or left out")

@@ -10,7 +10,8 @@ it is contained. No model is asked.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from itertools import chain
+from typing import Annotated, Literal, NamedTuple
 
 from sextant.environments.base import EmptySplit, Environment, Grades, Qrels
 from sextant.tools.corpus import Corpus
@@ -67,10 +68,10 @@ class AdaptSettings:
 class AdaptRecipe(Recipe):
     """The sections of the recipe."""
 
-    cut: CutSettings = field(default_factory=lambda: CutSettings(by="chunks"))
+    cut: CutSettings = CutSettings(by="chunks")
     # Section 3.3 of CRUMB's paper
-    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(dev=0.1, dev_most=100))
-    adapt: AdaptSettings = field(default_factory=AdaptSettings)
+    release: ReleaseSettings = ReleaseSettings(dev=0.1, dev_most=100)
+    adapt: AdaptSettings = AdaptSettings()
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
@@ -80,33 +81,40 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     """
     recipe: AdaptRecipe = build.recipe
     section = recipe.adapt
-    corpus = recipe.corpus
     wanted = recipe.release
-    task = section.task or corpus.path.removeprefix(TASK)
-    environment = _load(task, corpus.data)
-    environment = _drop_badly_rated(build, environment)
-    graded = _grade(environment.qrels, section.positive)
+    task = section.task or recipe.corpus.path.removeprefix(TASK)
+    environment = _drop_badly_rated(build, _load(task, recipe.corpus.data))
+    graded = {
+        query_id: {
+            doc_id: float(grade >= section.positive) if section.positive else grade
+            for doc_id, grade in grades.items()
+        }
+        for query_id, grades in environment.qrels.items()
+    }
     pieces = transfer.Pieces(build)
     of_documents = section.labels == "documents"
     hidden: transfer.Carry
     ranked: transfer.Carry
     if of_documents:
-        gold = inherit_labels(
-            build,
-            pieces,
-            graded,
-            spread=not section.max_p,
-        )
+        gold = inherit_labels(build, pieces, graded, spread=not section.max_p)
         hidden = ranked = pieces.find
     else:
         contained = _find_contained(build, environment)
         gold = _contain(build, contained, graded)
         hidden = contained.hide
         ranked = contained.find
-    queries = [query for query in environment.queries if query.query_id in gold]
-    queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
+    judged = [query for query in environment.queries if query.query_id in gold]
+    queries = _drop_masked(
+        build,
+        transfer.carry_queries(judged, hidden, ranked),
+        gold,
+    )
     gold = {query.query_id: gold[query.query_id] for query in queries}
-    build.count("transfer", len(environment.queries), len(gold))
+    build.count(
+        "transfer",
+        len(environment.queries),
+        len(gold),
+    )
     if not gold:
         raise DataError(
             f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
@@ -118,18 +126,22 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     comparisons = transfer.carry_comparisons(build, "transfer", comparisons_left, ranked)
     twins = transfer.keep_twins(environment.twins, comparisons)
     metrics = transfer.list_metrics(environment, comparisons, twins) or wanted.metrics
-    settings = _make_settings(wanted, environment, metrics)
+    settings = {
+        "metrics": metrics,
+        "metric": environment.metric if environment.metric in metrics else metrics[0],
+        "depth": environment.depth,
+        "opaque_ids": environment.opaque_ids,
+        **environment.hints,
+        "objective": wanted.objective or environment.queries[0].objective,
+        "document": wanted.document or environment.hints.get("document"),
+    }
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
     if not section.positive:
         settings |= release.keep_level(environment)
     provenance = [
-        {
-            "query_id": query_id,
-            "from": graded[query_id],
-            "gold": gold[query_id],
-        }
-        for query_id in gold
+        {"query_id": query_id, "from": graded[query_id], "gold": grades}
+        for query_id, grades in gold.items()
     ]
     # A query and its twin are both for dev, or both for test.
     together = {**twins, **{twin: query_id for query_id, twin in twins.items()}}
@@ -143,22 +155,6 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
     dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
     return benchmark._replace(dev=dev) if dev else benchmark
-
-
-def _make_settings(
-    wanted: ReleaseSettings, environment: Environment, metrics: Sequence[str]
-) -> dict[str, Any]:
-    """Return the settings of benchmark.toml: the recipe's, or else the task's."""
-    metric = environment.metric if environment.metric in metrics else metrics[0]
-    return {
-        "metrics": metrics,
-        "metric": metric,
-        "depth": environment.depth,
-        "opaque_ids": environment.opaque_ids,
-        **environment.hints,
-        "objective": wanted.objective or environment.queries[0].objective,
-        "document": wanted.document or environment.hints.get("document"),
-    }
 
 
 def _load(task: str, data: str) -> Environment:
@@ -176,17 +172,6 @@ def _load(task: str, data: str) -> Environment:
     )
 
 
-def _find_rating_fault(means: Mapping[str, float] | None, least: dict[str, float]) -> str:
-    """Return why a query with these mean ratings does not stay; "" if it does."""
-    if means is None:
-        return "nobody has rated it"
-    for name, bound in reversed(least.items()):
-        mean = means.get(name, bound)
-        if mean < bound:
-            return f"{name} is {mean:.2f}, under {bound:g}"
-    return ""
-
-
 def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environment:
     """Return the task without queries that people did not rate high enough.
 
@@ -195,49 +180,46 @@ def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environ
     section = build.recipe.adapt
     if not section.ratings:
         return environment
-    ratings = read_ratings(
-        expand_user_path(section.ratings),
-        section.least,
-    )
+    ratings = read_ratings(expand_user_path(section.ratings), section.least)
     staying = []
     for query in environment.queries:
-        query_id = query.query_id
-        if reason := _find_rating_fault(ratings.get(query_id), section.least):
-            build.drop("ratings", query_id, reason, query.text)
+        means = ratings.get(query.query_id)
+        faults = ["nobody has rated it"]
+        if means is not None:
+            faults = [
+                f"{name} is {means[name]:.2f}, under {bound:g}"
+                for name, bound in section.least.items()
+                if means[name] < bound
+            ]
+        if faults:
+            build.drop(
+                "ratings",
+                query.query_id,
+                faults[-1],
+                query.text,
+            )
         else:
-            staying.append(query_id)
-    build.count("ratings", len(environment.queries), len(staying))
+            staying.append(query.query_id)
+    build.count(
+        "ratings",
+        len(environment.queries),
+        len(staying),
+    )
     if not staying:
         raise DataError(f"ratings: no query is rated as high as {section.ratings} has to have it")
-    remaining = environment.asking(query_ids=staying)
-    return replace(remaining, splits=environment.splits)
-
-
-def _grade(qrels: Qrels, positive: float) -> Grades:
-    """Return the grades, or 1 and 0 for those from `positive` on and below it."""
-    if not positive:
-        return {query_id: dict(grades) for query_id, grades in qrels.items()}
-    return {
-        query_id: {doc_id: float(grade >= positive) for doc_id, grade in grades.items()}
-        for query_id, grades in qrels.items()
-    }
+    return replace(environment.asking(query_ids=staying), splits=environment.splits)
 
 
 def _drop_masked(build: BuildPipeline, queries: Sequence[Query], gold: Qrels) -> list[Query]:
     """Return the queries without queries that must not see any of their relevant documents."""
     visible = []
     for query in queries:
-        if any(
-            grade > 0 and judged not in query.excluded
-            for judged, grade in gold[query.query_id].items()
-        ):
+        grades = gold[query.query_id]
+        if any(grade > 0 and doc_id not in query.excluded for doc_id, grade in grades.items()):
             visible.append(query)
         else:
-            build.drop(
-                "transfer",
-                query.query_id,
-                "what is relevant stands in documents that it must not see",
-            )
+            reason = "what is relevant stands in documents that it must not see"
+            build.drop("transfer", query.query_id, reason)
     return visible
 
 
@@ -289,35 +271,33 @@ class _Contained(NamedTuple):
 def _find_contained(build: BuildPipeline, environment: Environment) -> _Contained:
     """Return the new places of the old passages that judgements, masks, pools and comparisons name."""
     section = build.recipe.adapt
+    old_texts = environment.documents
+    new_texts = build.source.documents
     named = {doc_id for row in environment.qrels.values() for doc_id in row}
     for query in environment.queries:
         named |= query.excluded | (query.candidates or frozenset())
-    for pairs in environment.comparisons.values():
-        named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
+    for pair in chain.from_iterable(environment.comparisons.values()):
+        named |= {pair.better, pair.worse}
     old_words = {
-        doc_id: tokens(environment.documents[doc_id].text)
-        for doc_id in sorted(named)
-        if doc_id in environment.documents
+        doc_id: tokens(old_texts[doc_id].text) for doc_id in sorted(named) if doc_id in old_texts
     }
     certain = {}
     doubtful = {}
-    for old, new, share in find_contained(old_words, build.source.documents):
+    for old, new, share in find_contained(old_words, new_texts):
         if share >= section.coverage:
             certain[old, new] = "yes"
         elif share >= section.review:
             doubtful[old, new] = "no"
-
-    def show(pair: tuple[str, str]) -> Item:
-        old = environment.documents[pair[0]]
-        new = build.source.documents[pair[1]]
-        return Item(
-            (
-                ("the old passage", old.text),
-                ("the new passage", new.text),
-            )
-        )
-
-    build.review("transfer", doubtful, show)  # puts what people say in place of "no"
+    build.review(  # puts what people say in place of "no"
+        "transfer",
+        doubtful,
+        lambda pair: Item(
+            [
+                ("the old passage", old_texts[pair[0]].text),
+                ("the new passage", new_texts[pair[1]].text),
+            ]
+        ),
+    )
     surely = defaultdict[str, list[str]](list)
     perhaps = defaultdict[str, list[str]](list)
     for (old, new), answer in (certain | doubtful).items():
@@ -351,5 +331,9 @@ def find_contained(old: Mapping[str, list[str]], new: Corpus) -> Iterator[tuple[
     """
     places = index_ngrams(old, _RUN)
     for document in new.stream():
-        for doc_id, run in longest_shared_ngrams(tokens(document.text), places, _RUN).items():
+        for doc_id, run in longest_shared_ngrams(
+            tokens(document.text),
+            places,
+            _RUN,
+        ).items():
             yield doc_id, document.doc_id, len(" ".join(run)) / len(" ".join(old[doc_id]))

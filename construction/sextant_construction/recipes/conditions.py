@@ -8,8 +8,9 @@ each sentence meets its own while the remaining document does not, and whether t
 fails it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from typing import Annotated, Any, Literal
 
 from sextant.environments import multiconir
@@ -32,16 +33,16 @@ REPAIRS = 2
 # The only answer of people by which a changed sentence stays: it reads well.
 UNTOUCHED = ["fluent"]
 # Two queries of each style (appendix B, Table 5), in our words.
-LIST_EXAMPLES = [
+LIST_EXAMPLES = (
     "Wanted: a book that meets these conditions: 1. It is set in a lighthouse. 2. Its narrator is "
     "a child. 3. It was first printed in 1931.",
     "Wanted: a case report in which all of this holds: 1. The patient is over seventy. 2. The pain "
     "began after a fall.",
-]
-PROSE_EXAMPLES = [
+)
+PROSE_EXAMPLES = (
     "I am looking for a book first printed in 1931 that is set in a lighthouse and told by a child.",
     "Is there a case report about somebody over seventy whose pain began after a fall?",
-]
+)
 # Faults of the passages that a judge is shown, by name; no other change helps these two.
 HOPELESS = {
     "original": "the sentence does not meet it",
@@ -63,11 +64,9 @@ class LadderSettings:
         str, "what it is looked for by: author, year, plot; symptoms, diagnosis, outcome"
     ] = ""
     list_examples: Annotated[
-        list[str], "queries that list conditions, as examples for the writer"
-    ] = field(default_factory=lambda: list(LIST_EXAMPLES))
-    prose_examples: Annotated[list[str], "the same in prose"] = field(
-        default_factory=lambda: list(PROSE_EXAMPLES)
-    )
+        Sequence[str], "queries that list conditions, as examples for the writer"
+    ] = LIST_EXAMPLES
+    prose_examples: Annotated[Sequence[str], "the same in prose"] = PROSE_EXAMPLES
     number: Annotated[int, "conditions of a document; those with fewer sentences are left out"] = 10
     strategy: Annotated[
         Literal["key", "decoy"],
@@ -84,9 +83,9 @@ class LadderSettings:
 class ConditionsRecipe(Recipe):
     """The sections of the recipe."""
 
-    ladder: LadderSettings = field(default_factory=LadderSettings)
+    ladder: LadderSettings = LadderSettings()
     # Without metrics: the protocol has its own.
-    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(metric="", metrics=[]))
+    release: ReleaseSettings = ReleaseSettings(metric="", metrics=[])
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
@@ -98,8 +97,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     for doc_id, query in queries.items():
         conditions[doc_id] = [squeeze(condition) for condition in query["conditions"]]
         prose[doc_id] = query.get("prose", "")
-    changed = _spoil(build, originals, conditions)
-    ladders = dict(_make_ladders(build, originals, changed))
+    ladders = dict(_make_ladders(build, originals, _spoil(build, originals, conditions)))
     build.count("ladder", len(queries), len(ladders))
     build.demand(ladders, "document")
     return _finish(build, ladders, conditions, prose)
@@ -141,9 +139,9 @@ def _count_documents(build: BuildPipeline) -> int:
 def _write(build: BuildPipeline, originals: Texts) -> dict[str, Fields]:
     """Return the conditions of each document, and a query in prose for all of them if it is used."""
     ladder: LadderSettings = build.recipe.ladder
-    inputs = {}
-    for doc_id, texts in originals.items():
-        inputs[doc_id] = {"domain": ladder.domain, "sentences": texts}
+    inputs = {
+        doc_id: {"domain": ladder.domain, "sentences": texts} for doc_id, texts in originals.items()
+    }
     writes = {"query_of_k": {"examples": ladder.list_examples}}
     if ladder.protocol == "format":
         writes["prose"] = {"examples": ladder.prose_examples}
@@ -155,14 +153,7 @@ def _write(build: BuildPipeline, originals: Texts) -> dict[str, Fields]:
             wordings.append(query["prose"])
         return StageInput(doc_id, {"queries": wordings}, numbered)
 
-    return _repair_until_right(
-        build,
-        writes,
-        "covers",
-        inputs,
-        show,
-        1,
-    )
+    return _repair_until_right(build, writes, "covers", inputs, show, 1)
 
 
 def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
@@ -178,7 +169,12 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
         texts = originals[doc_id]
         names_of[doc_id] = [f"{doc_id}, {number}" for number in range(1, len(texts) + 1)]
         # A dry run has invented conditions, maybe of another number.
-        rows = zip(names_of[doc_id], texts, stated, strict=not build.ahead)
+        rows = zip(
+            names_of[doc_id],
+            texts,
+            stated,
+            strict=not build.ahead,
+        )
         for name, sentence, condition in rows:
             inputs[name] = {
                 "strategy": ladder.strategy,
@@ -195,7 +191,16 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
             ("rest", remainders[name]),
             ("changed", draft["spoiled"]),
         ]
-        return StageInput(name, {"condition": inputs[name]["condition"]}, passages)
+        return StageInput(
+            name,
+            {"condition": inputs[name]["condition"]},
+            passages,
+        )
+
+    def show_to_people(name: str) -> Item:
+        unit = show(name, spoiled[name])
+        original, _, changed = unit.passages
+        return Item([*unit.inputs.items(), original, changed])
 
     spoiled = _repair_until_right(
         build,
@@ -205,37 +210,18 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
         show,
         ladder.number,
     )
-    _review_changes(build, spoiled, show)
-    changed = {}
-    for doc_id, names in names_of.items():
-        if all(name in spoiled for name in names):
-            changed[doc_id] = [squeeze(spoiled[name]["spoiled"]) for name in names]
-    return changed
-
-
-def _review_changes(
-    build: BuildPipeline,
-    spoiled: dict[str, Fields],
-    show: Callable[[str, Fields], StageInput],
-) -> None:
-    """Offer the changed sentences to people, and drop those that they find fault with."""
-    units = {name: show(name, draft) for name, draft in spoiled.items()}
-
-    def show_to_people(name: str) -> Item:
-        original, _, changed = units[name].passages
-        return Item(
-            [
-                *units[name].inputs.items(),
-                original,
-                changed,
-            ]
-        )
-
     verdicts = dict.fromkeys(spoiled, UNTOUCHED)
     build.review("negatives", verdicts, show_to_people)
-    for name in [name for name in spoiled if verdicts[name] != UNTOUCHED]:
-        sentence = spoiled.pop(name)["spoiled"]
-        build.drop("ladder", name, "people say that the changed sentence will not do", sentence)
+    for name, verdict in verdicts.items():
+        if verdict != UNTOUCHED:
+            sentence = spoiled.pop(name)["spoiled"]
+            reason = "people say that the changed sentence will not do"
+            build.drop("ladder", name, reason, sentence)
+    return {
+        doc_id: [squeeze(spoiled[name]["spoiled"]) for name in names]
+        for doc_id, names in names_of.items()
+        if spoiled.keys() >= {*names}
+    }
 
 
 def _repair_until_right(
@@ -258,9 +244,17 @@ def _repair_until_right(
     for _ in range(1 + REPAIRS):
         drafts: dict[str, Fields] = {name: {} for name in history}
         for stage, further in writes.items():
-            units = []
-            for name in drafts:
-                units.append(StageInput(name, {**inputs[name], **further, "wrong": history[name]}))
+            units = [
+                StageInput(
+                    name,
+                    {
+                        **inputs[name],
+                        **further,
+                        "wrong": history[name],
+                    },
+                )
+                for name in drafts
+            ]
             answers = build.ask(stage, units, most)
             drafts = {unit.key: drafts[unit.key] | answer for unit, answer in answers if answer}
         to_judge = [show(name, draft) for name, draft in drafts.items()]
@@ -277,7 +271,12 @@ def _repair_until_right(
             elif answer:
                 right[name] = draft
     for name, past in history.items():
-        build.drop(judges, name, f"not right after {REPAIRS} repairs", past)
+        build.drop(
+            judges,
+            name,
+            f"not right after {REPAIRS} repairs",
+            past,
+        )
     for stage in (*writes, judges):
         build.count(stage, len(inputs), len(right))
     return right
@@ -305,41 +304,29 @@ def _make_ladders(
     last two, ...
     """
     ladder: LadderSettings = build.recipe.ladder
+    single = ladder.protocol == "complexity"
+    failed: list[Collection[int]] = [()]  # the conditions that each text fails, from 0
+    for k in range(ladder.number):
+        failed.append([k] if single else range(ladder.number - 1 - k, ladder.number))
     for doc_id, spoiled in changed.items():
         sentence_pairs = list(zip(originals[doc_id], spoiled, strict=True))
         texts = [
-            " ".join(pair[number in failed] for number, pair in enumerate(sentence_pairs))
-            for failed in _list_failed(ladder)
+            " ".join(pair[number in fails] for number, pair in enumerate(sentence_pairs))
+            for fails in failed
         ]
-        if _is_ladder(texts, single=ladder.protocol == "complexity"):
+        # A step, from the text before it or from the first, changes exactly one sentence.
+        before = repeat(texts[0]) if single else texts
+        steps = list(
+            map(
+                count_different_sentences,
+                before,
+                texts[1:],
+            )
+        )
+        if {*steps} == {1} and not any(map(repeated_sentences, texts)):
             yield doc_id, [pad_with_filler(text, ladder.words) for text in texts]
         else:
             build.drop("ladder", doc_id, "a sentence stands there twice, or two are one")
-
-
-def _list_failed(ladder: LadderSettings) -> list[set[int]]:
-    """Return the conditions that each text of a document fails, from 0; the first fails none."""
-    failed = [set[int]()]
-    for k in range(ladder.number):
-        if ladder.protocol == "complexity":
-            failed.append({k})
-        else:
-            failed.append(set(range(ladder.number - 1 - k, ladder.number)))
-    return failed
-
-
-def _is_ladder(texts: list[str], *, single: bool) -> bool:
-    """Return whether no sentence stands twice, and each step changes exactly one sentence.
-
-    A step is from the text before, or if `single` from the first text.
-    """
-    if any(repeated_sentences(text) for text in texts):
-        return False
-    for number, text in enumerate(texts[1:]):
-        before = texts[0] if single else texts[number]
-        if count_different_sentences(before, text) != 1:
-            return False
-    return True
 
 
 def _finish(
@@ -355,33 +342,33 @@ def _finish(
         f"The query lists conditions on {ladder.domain}. Wanted is what meets all of them."
     )
     draft = multiconir.EnvironmentDraft(objective, "")
-    document_of = dict[str, str]()  # query_id -> document
+    document_of: dict[str, str] = {}  # query_id -> document
     for doc_id, texts in ladders.items():
         # Ids do not tell how many conditions a document meets.
         steps = [draft.document(text, f"d-{digest_text(text).hex()[:12]}") for text in texts]
         lines = [f"Wanted: {ladder.domain}"]
-        for number, condition in enumerate(conditions[doc_id], start=1):
-            lines.append(f"{number}. {condition}")
+        lines += [f"{number}. {text}" for number, text in enumerate(conditions[doc_id], start=1)]
         if ladder.protocol == "complexity":
             for k, step in enumerate(steps[1:], start=1):
+                text = "\n".join(lines[: k + 1])
                 draft.ask_pair(
                     f"{doc_id}-q{k}",
-                    "\n".join(lines[: k + 1]),
+                    text,
                     k,
                     steps[0],
                     step,
                 )
         else:
-            draft.ask_formats(doc_id, "\n".join(lines), prose[doc_id], steps)
+            draft.ask_formats(
+                doc_id,
+                "\n".join(lines),
+                prose[doc_id],
+                steps,
+            )
         for query in draft.queries[len(document_of) :]:
             document_of[query.query_id] = doc_id
-    metrics = release.metrics or list(multiconir.list_metrics(ladder.protocol, ladder.number))
     provenance = [
-        {
-            "query_id": query_id,
-            "document": doc_id,
-            "conditions": conditions[doc_id],
-        }
+        {"query_id": query_id, "document": doc_id, "conditions": conditions[doc_id]}
         for query_id, doc_id in document_of.items()
     ]
     benchmark = build.finish(
@@ -389,12 +376,8 @@ def _finish(
         {"gold": draft.grades},
         provenance,
         document_of,
-        objective=draft.objective,
-        metrics=metrics,
+        objective=objective,
+        metrics=release.metrics or multiconir.list_metrics(ladder.protocol, ladder.number),
     )
     documents = Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items())
-    return benchmark._replace(
-        documents=documents,
-        comparisons=draft.comparisons,
-        twins=draft.twins,
-    )
+    return benchmark._replace(documents=documents, comparisons=draft.comparisons, twins=draft.twins)

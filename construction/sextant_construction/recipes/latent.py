@@ -52,9 +52,9 @@ class AttributeSettings:
     further: Annotated[dict[str, str], "what else is to be written down, by name"] = field(
         default_factory=dict
     )
-    private: Annotated[list[str], "private fields of documents that are shown beside the text"] = (
-        field(default_factory=list)
-    )
+    private: Annotated[
+        Sequence[str], "private fields of documents that are shown beside the text"
+    ] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ScreenSettings:
     kinds: Annotated[
         dict[str, str], "names of kinds, and what belongs to each; without any, all are read"
     ] = field(default_factory=dict)
-    eligible: Annotated[list[str], "the kinds that may be relevant"] = field(default_factory=list)
+    eligible: Annotated[Sequence[str], "the kinds that may be relevant"] = ()
     batch: Annotated[int, "documents in a call"] = 15
 
 
@@ -98,13 +98,13 @@ class GroupSettings:
 class LatentRecipe(Recipe):
     """The sections of the recipe."""
 
-    attribute: AttributeSettings = field(default_factory=AttributeSettings)
-    screen: ScreenSettings = field(default_factory=ScreenSettings)
-    extract: ExtractSettings = field(default_factory=ExtractSettings)
-    group: GroupSettings = field(default_factory=GroupSettings)
-    write: queries.WriteSettings = field(default_factory=queries.WriteSettings)
-    judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
-    pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
+    attribute: AttributeSettings = AttributeSettings()
+    screen: ScreenSettings = ScreenSettings()
+    extract: ExtractSettings = ExtractSettings()
+    group: GroupSettings = GroupSettings()
+    write: queries.WriteSettings = queries.WriteSettings()
+    judge: pool_judging.GradingSettings = pool_judging.GradingSettings()
+    pool: pool_judging.PoolingSettings = pool_judging.PoolingSettings()
 
     def preset(self) -> Self:
         """Return the recipe with the values of the paper's task that has its lens, if any."""
@@ -184,27 +184,32 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     notes = _extract(build, wording, _screen(build, wording))
     build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
     groups = _collapse(build, notes, _label(build, notes))
-    valid, near = _validate(build, notes, _merge(build, notes, groups))
+    valid, near = _validate(
+        build,
+        notes,
+        _merge(build, notes, groups),
+    )
     groups = _select_groups(build, valid)
     build.limit_queries(len(groups))
-
-    drafts = []
-    for label, members in groups.items():
-        descriptions = [notes[doc_id].attribute for doc_id in members]
-        drafts.append(queries.QueryDraft(label, members, descriptions))
+    drafts = [
+        queries.QueryDraft(
+            label,
+            members,
+            [notes[doc_id].attribute for doc_id in members],
+        )
+        for label, members in groups.items()
+    ]
     written = queries.write(build, recipe.write, drafts)
     gold = _grade_groups(build, notes, near, written)
-    accepted = [(query, draft) for query, draft in written if query.query_id in gold]
-    accepted_queries = [query for query, _ in accepted]
-    judgements = {"gold": gold}
-    judgements |= pool_judging.pool(build, lens, accepted_queries, gold)
+    accepted = {query: draft for query, draft in written if query.query_id in gold}
+    pooled = pool_judging.pool(build, lens, [*accepted], gold)
     provenance = [
         {"query_id": query.query_id, "label": draft.label, "members": draft.members}
-        for query, draft in accepted
+        for query, draft in accepted.items()
     ]
     return build.finish(
-        accepted_queries,
-        judgements,
+        [*accepted],
+        {"gold": gold, **pooled},
         provenance,
         lens=lens,
         attribute=_word_for_index(recipe.attribute.attribute),
@@ -230,18 +235,13 @@ def _grade_groups(
         outside = [doc_id for doc_id in nearest if doc_id not in draft.members]
         members = [member for member in draft.members if member not in query.excluded]
         candidates = dict.fromkeys(
-            (
+            [
                 *members,
                 *near.get(draft.label, ()),
                 *outside[: recipe.judge.near],
-            )
+            ]
         )
-        request = pool_judging.GradingRequest(
-            query,
-            list(candidates),
-            members=members,
-        )
-        requests.append(request)
+        requests.append(pool_judging.GradingRequest(query, list(candidates), members=members))
     return pool_judging.regrade(build, recipe.attribute.lens, requests)
 
 
@@ -251,10 +251,8 @@ def _word_for_index(attribute: str) -> str:
     That is one line of more than one word, without `"`: it stands in that retriever's name, in
     "...", and a single word there is the name of a lens.
     """
-    wording = " ".join(attribute.replace('"', "'").split())
-    if wording and " " not in wording:
-        return f"what to write down: {wording}"
-    return wording
+    words = attribute.replace('"', "'").split()
+    return " ".join(["what to write down:", *words] if len(words) == 1 else words)
 
 
 def _screen(build: BuildPipeline, wording: str) -> list[str]:
@@ -263,10 +261,7 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
     doc_ids = build.distinct_documents()
     if not screen.kinds:
         return doc_ids
-    inputs = {
-        "attribute": wording,
-        "kinds": dict(screen.kinds),
-    }
+    inputs = {"attribute": wording, "kinds": dict(screen.kinds)}
     units = (
         StageInput(batch[0], inputs, build.passages(batch))
         for batch in overlapping_slices(doc_ids, screen.batch)
@@ -275,11 +270,12 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
     for _, answer in build.ask("screen", units):
         for doc_id, row in answer.get("sorted", {}).items():
             category_of[doc_id] = row["kind"]
-
-    def show(doc_id: str) -> Item:
-        return Item([("document", build.text(doc_id))], values=list(screen.kinds))
-
-    build.review("screening", category_of, show)
+    categories = list(screen.kinds)
+    build.review(
+        "screening",
+        category_of,
+        lambda doc_id: Item([("document", build.text(doc_id))], values=categories),
+    )
     eligible = [doc_id for doc_id in doc_ids if category_of.get(doc_id) in screen.eligible]
     for doc_id, category in category_of.items():
         if category not in screen.eligible:
@@ -298,7 +294,11 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
         "label_words": settings.label_words,
     }
     units = (
-        StageInput(batch[0], inputs, build.passages(batch, settings.chars, attribute.private))
+        StageInput(
+            batch[0],
+            inputs,
+            build.passages(batch, settings.chars, attribute.private),
+        )
         for batch in overlapping_slices(doc_ids, settings.batch)
     )
     notes = {}
@@ -310,22 +310,20 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
                 notes[doc_id] = AttributeNote(description, row["label"].strip())
             else:
                 build.drop("extract", doc_id, "attribute absent")
-
-    def show(doc_id: str) -> Item:
-        return Item(
-            [
-                ("document", build.text(doc_id)),
-                ("annotation", notes[doc_id].attribute),
-            ]
-        )
-
     verdicts = dict.fromkeys(notes, "right")
-    build.review("annotation", verdicts, show)
-    right = {doc_id: note for doc_id, note in notes.items() if verdicts[doc_id] == "right"}
-    wrong = [doc_id for doc_id in notes if doc_id not in right]
+    build.review(
+        "annotation",
+        verdicts,
+        lambda doc_id: Item(
+            [("document", build.text(doc_id)), ("annotation", notes[doc_id].attribute)]
+        ),
+    )
+    wrong = [doc_id for doc_id, verdict in verdicts.items() if verdict != "right"]
     build.drop_all("extract", wrong, "people find fault with its annotation")
-    build.count("extract", len(doc_ids), len(right))
-    return right
+    for doc_id in wrong:
+        del notes[doc_id]
+    build.count("extract", len(doc_ids), len(notes))
+    return notes
 
 
 def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
@@ -333,19 +331,22 @@ def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
     group: GroupSettings = build.recipe.group
     if not group.relabel:
         return {doc_id: note.label for doc_id, note in notes.items() if note.label}
-    labels = dict[str, str]()
+    labels: dict[str, str] = {}
     batches = overlapping_slices(list(notes), group.batch)
     most = math.ceil(len(build.source.documents) / group.batch)
     for wave in [batches[:1], *overlapping_slices(batches[1:], WAVE)]:
         in_use = [label for label, _ in Counter(labels.values()).most_common(group.batch)]
-        units = []
-        for batch in wave:
-            passages = [(doc_id, notes[doc_id].attribute) for doc_id in batch]
-            units.append(StageInput(batch[0], {"in_use": in_use}, passages))
+        units = [
+            StageInput(
+                batch[0],
+                {"in_use": in_use},
+                [(doc_id, notes[doc_id].attribute) for doc_id in batch],
+            )
+            for batch in wave
+        ]
         for _, answer in build.ask("label", units, most=most):
             for doc_id, row in answer.get("labels", {}).items():
-                label = row["label"].strip()
-                if label:
+                if label := row["label"].strip():
                     labels[doc_id] = label
     build.count("label", len(notes), len(labels))
     return labels
@@ -368,21 +369,25 @@ def _collapse(
             examples[canonical[label]].append(notes[doc_id].attribute)
         units = []
         for lot in _cut_into_lots(remaining, group.labels):
-            if len(lot) > 1:
-                inputs = {"labels": {label: examples[label][:2] for label in lot}}
-                units.append(StageInput(lot[0], inputs))
-        moved = {}
-        for _, answer in build.ask("collapse", units, most):
-            for row in answer.get("collapsed", ()):
-                if row["label"] != row["canonical"]:
-                    moved[row["label"]] = row["canonical"]
+            inputs = {"labels": {label: examples[label][:2] for label in lot}}
+            units.append(StageInput(lot[0], inputs))
+        moved = {
+            row["label"]: row["canonical"]
+            for _, answer in build.ask("collapse", units, most)
+            for row in answer.get("collapsed", ())
+            if row["label"] != row["canonical"]
+        }
         canonical = {label: _follow(moved, target) for label, target in canonical.items()}
         if len(moved) <= group.enough * len(remaining):
             break
     groups: Groups = {}
     for doc_id, label in labels.items():
         groups.setdefault(canonical[label], []).append(doc_id)
-    build.count("collapse", len(set(labels.values())), len(groups))
+    build.count(
+        "collapse",
+        len(set(labels.values())),
+        len(groups),
+    )
     return groups
 
 
@@ -397,27 +402,31 @@ def _follow(moved: Mapping[str, str], label: str) -> str:
 
 
 def _cut_into_lots(labels: Sequence[str], size: int) -> list[list[str]]:
-    """Cut labels into lots of at most `size`; labels that share words come together."""
+    """Cut labels into lots of at most `size`; labels that share words come together.
+
+    A lot of a single label is left out: there is nothing to compare it with.
+    """
     if len(labels) <= size:
-        return [list(labels)]
+        return [list(labels)] if len(labels) > 1 else []
     find_nearest = nearest_texts({label: label for label in labels})
     remaining = dict.fromkeys(labels)
     lots = []
     while remaining:
         first = next(iter(remaining))
         nearest = [label for label in find_nearest(first, 2 * size) if label in remaining]
-        candidates = dict.fromkeys(
-            [
-                first,
-                *nearest,
-                *islice(remaining, size),
-            ]
-        )
-        lot = list(candidates)[:size]
+        lot = list(
+            dict.fromkeys(
+                [
+                    first,
+                    *nearest,
+                    *islice(remaining, size),
+                ]
+            )
+        )[:size]
         lots.append(lot)
         for label in lot:
             del remaining[label]
-    return lots
+    return [lot for lot in lots if len(lot) > 1]
 
 
 def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
@@ -425,25 +434,30 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
     size: int = build.recipe.group.merge
     if not size or len(groups) < 2:
         return groups
-    described = {}
-    for label, members in groups.items():
-        attributes = [notes[doc_id].attribute for doc_id in members[:5]]
-        described[label] = "\n".join([label, *attributes])
+    described = {
+        label: "\n".join([label, *(notes[doc_id].attribute for doc_id in members[:5])])
+        for label, members in groups.items()
+    }
     units = []
     for step in (1, -1):
         for lot in _cut_into_lots(list(groups)[::step], size):
-            if len(lot) > 1:
-                passages = [(label, described[label]) for label in lot]
-                units.append(StageInput(lot[0], {}, passages))
-
+            units.append(
+                StageInput(
+                    lot[0],
+                    {},
+                    [(label, described[label]) for label in lot],
+                )
+            )
     readings = Counter[tuple[str, str]]()
-    for unit, answer in build.ask("merge", units, most=2 * (1 + len(notes) // size)):
+    for unit, answer in build.ask(
+        "merge",
+        units,
+        most=2 * (1 + len(notes) // size),
+    ):
         shown = {str(number): label for number, (label, _) in enumerate(unit.passages, start=1)}
         for row in answer.get("merged", ()):
-            first, *others = sorted(shown[number] for number in row["ids"] if number in shown) or [
-                ""
-            ]
-            readings.update((first, label) for label in others)
+            labels = sorted(shown[number] for number in row["ids"] if number in shown)
+            readings.update((labels[0], label) for label in labels[1:])
     moved = {second: first for (first, second), times in sorted(readings.items()) if times > 1}
     joined: Groups = {}
     for label, members in groups.items():
@@ -458,18 +472,37 @@ def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Group
     large = {
         label: stable_order(members) for label, members in groups.items() if len(members) >= least
     }
-    small = [label for label in groups if label not in large]
-    build.drop_all("validate", small, "groups too small")
+    build.drop_all(
+        "validate", [label for label in groups if label not in large], "groups too small"
+    )
     if not build.recipe.group.validate:
         return large, {}
     valid: Groups = {}
     near: Groups = {}
     halves = _remove_strangers(build, notes, large, valid, near, last=False)
     _remove_strangers(build, notes, halves, valid, near, last=True)
-    for label in [label for label, members in valid.items() if len(members) < least]:
-        build.drop("validate", label, "too few members are left")
-        del valid[label]
-    valid = _review_groups(build, valid, near)
+    shown = {}
+    strange = {}
+    for label, members in [*valid.items()]:
+        if len(members) < least:
+            build.drop("validate", label, "too few members are left")
+            del valid[label]
+            continue
+        strange[label] = near.get(label, [])[:2]
+        shown[label] = [*members[:6], *strange[label]]
+    # People find strangers among the first members.
+    build.review(
+        "clusters",
+        strange,
+        lambda label: build.choice(
+            "label",
+            label,
+            shown[label],
+            BEGINNING,
+        ),
+    )
+    for label, strangers in strange.items():
+        valid[label] = [member for member in valid[label] if member not in strangers]
     build.count("validate", len(groups), len(valid))
     return valid, near
 
@@ -482,7 +515,29 @@ def _remove_strangers(
     A group that loses more than `PARTIAL` may have two points: each half has to hold by itself in
     another reading, and in the `last` one such a group is dropped.
     """
-    removed, better = _ask_who_belongs(build, notes, groups)
+    units = []
+    for label, members in groups.items():
+        for batch in overlapping_slices(members, build.recipe.group.validate, OVERLAP):
+            passages = [
+                (doc_id, f"{notes[doc_id].attribute}\n{text}")
+                for doc_id, text in build.passages(batch, BEGINNING)
+            ]
+            units.append(
+                StageInput(
+                    (label, batch),
+                    {"label": label},
+                    passages,
+                )
+            )
+    removed: Groups = {label: [] for label in groups}
+    better: dict[str, str] = {}
+    most = 1 + len(notes) // build.recipe.limits.min_positives
+    for unit, answer in build.ask("validate", units, most=most):
+        label, _ = unit.key
+        for doc_id, row in answer.get("members", {}).items():
+            if not row["belongs"] and doc_id not in removed[label]:
+                removed[label].append(doc_id)
+        better.setdefault(label, answer.get("better", "").strip() or label)
     halves: Groups = {}
     for label, members in groups.items():
         gone = removed[label]
@@ -500,46 +555,6 @@ def _remove_strangers(
     return {label: stable_order(members) for label, members in halves.items()}
 
 
-def _review_groups(build: BuildPipeline, valid: Groups, near: Groups) -> Groups:
-    """Return the groups without the members in which people find strangers."""
-    shown = {label: [*members[:6], *near.get(label, ())[:2]] for label, members in valid.items()}
-    strange = {label: near.get(label, [])[:2] for label in valid}
-
-    def show(label: str) -> Item:
-        return build.choice("label", label, shown[label], BEGINNING)
-
-    build.review("clusters", strange, show)
-    reviewed = {}
-    for label, members in valid.items():
-        reviewed[label] = [member for member in members if member not in strange[label]]
-    return reviewed
-
-
-def _ask_who_belongs(
-    build: BuildPipeline, notes: Notes, groups: Groups
-) -> tuple[Groups, dict[str, str]]:
-    """Return the members of each group that do not belong to it, and a label for those that do."""
-    size = build.recipe.group.validate
-    units = []
-    for label, members in groups.items():
-        for batch in overlapping_slices(members, size, OVERLAP):
-            passages = [
-                (doc_id, f"{notes[doc_id].attribute}\n{text}")
-                for doc_id, text in build.passages(batch, BEGINNING)
-            ]
-            units.append(StageInput((label, batch), {"label": label}, passages))
-    removed: Groups = {label: [] for label in groups}
-    better = dict[str, str]()
-    most = 1 + len(notes) // build.recipe.limits.min_positives
-    for unit, answer in build.ask("validate", units, most=most):
-        label = unit.key[0]
-        for doc_id, row in answer.get("members", {}).items():
-            if not row["belongs"] and doc_id not in removed[label]:
-                removed[label].append(doc_id)
-        better.setdefault(label, answer.get("better", "").strip() or label)
-    return removed, better
-
-
 def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
     """Return up to `limits.queries` groups: members look least alike, and unlike other groups.
 
@@ -554,7 +569,12 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
     variety = {}
     for label, members in fitting.items():
         words = [{*content_words(build.text(member))} for member in members[:10]]
-        variety[label] = _measure_variety(words)
+        similarities = [
+            jaccard(text, earlier)
+            for position, text in enumerate(words)
+            for earlier in words[:position]
+        ]
+        variety[label] = 1 - sum(similarities) / max(1, len(similarities))
     label_words = {label: {*content_words(label)} for label in fitting}
     nearest = dict.fromkeys(fitting, 0.0)
     chosen: Groups = {}
@@ -563,18 +583,9 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
         best = max(remaining, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
         for label in fitting:
-            similarity = jaccard(label_words[label], label_words[best])
-            nearest[label] = max(nearest[label], similarity)
+            nearest[label] = max(nearest[label], jaccard(label_words[label], label_words[best]))
     unwanted = [label for label in fitting if label not in chosen]
     build.drop_all("select", unwanted, "more groups than queries are wanted")
     build.count("select", len(groups), len(chosen))
     build.demand(chosen, "group", "loosen recipe.toml, or look at dropped.jsonl")
     return chosen
-
-
-def _measure_variety(texts: Sequence[set[str]]) -> float:
-    """Return 1 less the mean Jaccard similarity of texts, from 0 to 1."""
-    similarities = []
-    for position, text in enumerate(texts):
-        similarities += [jaccard(text, earlier) for earlier in texts[:position]]
-    return 1 - sum(similarities) / max(1, len(similarities))

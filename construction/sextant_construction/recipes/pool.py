@@ -8,9 +8,10 @@ is a command of its own, whose result is a task.
 
 import math
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean
 from typing import Annotated
 
@@ -43,8 +44,9 @@ class CandidatesSettings:
     task: Annotated[
         str, "task or folder with the queries and judgements; empty: that of corpus.path"
     ] = ""
-    retrievers: Annotated[list[str], "whose first documents are taken in turn"] = field(
-        default_factory=lambda: ["bm25", "dense"]
+    retrievers: Annotated[Sequence[str], "whose first documents are taken in turn"] = (
+        "bm25",
+        "dense",
     )
     size: Annotated[int, "documents of a pool; more where more are relevant"] = 50
     given: Annotated[bool, "keep the pools that the task has"] = False
@@ -86,16 +88,14 @@ class ObjectiveSettings:
 class PoolRecipe(Recipe):
     """The sections of the recipe."""
 
-    clean: CleanSettings = field(default_factory=lambda: CleanSettings(boilerplate=0.0, near=0.0))
-    limits: LimitsSettings = field(default_factory=lambda: LimitsSettings(min_positives=1))
-    release: ReleaseSettings = field(
-        default_factory=lambda: ReleaseSettings(metrics=["nDCG@10", "R@5", "R@20"])
-    )
-    candidates: CandidatesSettings = field(default_factory=CandidatesSettings)
-    facets: FacetsSettings = field(default_factory=FacetsSettings)
-    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
-    pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
+    clean: CleanSettings = CleanSettings(boilerplate=0.0, near=0.0)
+    limits: LimitsSettings = LimitsSettings(min_positives=1)
+    release: ReleaseSettings = ReleaseSettings(metrics=["nDCG@10", "R@5", "R@20"])
+    candidates: CandidatesSettings = CandidatesSettings()
+    facets: FacetsSettings = FacetsSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    judge: pool_judging.GradingSettings = pool_judging.GradingSettings()
+    pool: pool_judging.PoolingSettings = pool_judging.PoolingSettings()
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
@@ -112,33 +112,31 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     if recipe.facets.judge:
         judgements |= _judge_facets(build, queries, facets)
     judgements |= pool_judging.pool(build, "", queries, gold)
-    settings = {**task.hints, **release.keep_level(task), "opaque_ids": task.opaque_ids}
+    settings = {
+        **task.hints,
+        **release.keep_level(task),
+        "opaque_ids": task.opaque_ids,
+    }
     settings["objective"] = recipe.release.objective or task.queries[0].objective
     if recipe.release.document:
         settings["document"] = recipe.release.document
-    benchmark = build.finish(
-        queries,
-        judgements,
-        (),
-        {},
-        **settings,
-    )
+    benchmark = build.finish(queries, judgements, (), **settings)
     benchmark = _write_objective(build, _split(build, benchmark))
-
-    hard = {}
-    provenance = []
-    for query in benchmark.queries:
-        query_id = query.query_id
-        relevant = relevant_ids(gold[query_id])
-        hard[query_id] = negatives_in_same_group(query.candidates or (), relevant, group_of)
-        row = {
+    hard = {
+        query.query_id: negatives_in_same_group(
+            query.candidates or (), relevant_ids(gold[query.query_id]), group_of
+        )
+        for query in benchmark.queries
+    }
+    provenance = [
+        {
             "query_id": query_id,
-            "hard": sorted(hard[query_id]),
+            "hard": sorted(doc_ids),
             "facets": facets.get(query_id, []),
         }
-        provenance.append(row)
-    counts = _count(benchmark, hard, facets)
-    return benchmark._replace(provenance=provenance, counts=counts)
+        for query_id, doc_ids in hard.items()
+    ]
+    return benchmark._replace(provenance=provenance, counts=_count(benchmark, hard, facets))
 
 
 def _count(
@@ -147,22 +145,18 @@ def _count(
     facets: Mapping[str, list[str]],
 ) -> dict[str, float]:
     """Return the counts of pools, hard negatives and facets for the card of the benchmark."""
-    sizes = {query.query_id: len(query.candidates or ()) for query in benchmark.queries}
-    pooled = sum(sizes.values())
-    counts: dict[str, float] = {"documents of a pool, mean": pooled / len(sizes)}
+    sizes: dict[str, list[int]] = {"test": [], "dev": []}
+    for query in benchmark.queries:
+        split = "dev" if query.query_id in benchmark.dev else "test"
+        sizes[split].append(len(query.candidates or ()))
+    all_sizes = [*chain.from_iterable(sizes.values())]
+    counts = {"documents of a pool, mean": fmean(all_sizes)}
     # Pools of dev queries have no documents of the pools of test queries.
-    for split in ("test", "dev") if benchmark.dev else ():
-        of_split = [
-            size
-            for query_id, size in sizes.items()
-            if (query_id in benchmark.dev) == (split == "dev")
-        ]
-        counts[f"documents of a {split} pool, mean"] = fmean(of_split)
-    hard_negatives = sum(len(doc_ids) for doc_ids in hard.values())
-    if hard_negatives:
-        counts["hard negatives, share of pools"] = hard_negatives / pooled
-    facet_counts = [len(facets[query_id]) for query_id in hard if query_id in facets]
-    if facet_counts:
+    for split in sizes if benchmark.dev else ():
+        counts[f"documents of a {split} pool, mean"] = fmean(sizes[split])
+    if hard_negatives := sum(map(len, hard.values())):
+        counts["hard negatives, share of pools"] = hard_negatives / sum(all_sizes)
+    if facet_counts := [len(facets[query_id]) for query_id in hard if query_id in facets]:
         counts["facets of a query, mean"] = fmean(facet_counts)
         counts["facets, least"] = min(facet_counts)
         counts["facets, most"] = max(facet_counts)
@@ -185,7 +179,12 @@ def _choose(
             continue
         hidden = own_documents[query_id].union(*map(pieces.find, query.excluded))
         if count_tokens(query.text) < settings.tokens:
-            build.drop("choose", query_id, f"under {settings.tokens} tokens", query.text)
+            build.drop(
+                "choose",
+                query_id,
+                f"under {settings.tokens} tokens",
+                query.text,
+            )
         elif not relevant_ids(gold[query_id]) - hidden:
             build.drop("choose", query_id, "nothing is relevant but its own text")
         else:
@@ -193,16 +192,21 @@ def _choose(
     sample = {*stable_order(suitable)[: build.recipe.limits.queries]}
     unsampled = [query_id for query_id in suitable if query_id not in sample]
     build.drop_all("choose", unsampled, "outside the sample")
-    build.count("choose", len(task.queries), len(sample))
+    build.count(
+        "choose",
+        len(task.queries),
+        len(sample),
+    )
     build.demand(sample)
     queries = [query for query_id, query in suitable.items() if query_id in sample]
-    visible = Grades()
-    for query in queries:
-        visible[query.query_id] = {
+    visible = {
+        query.query_id: {
             doc_id: grade
             for doc_id, grade in gold[query.query_id].items()
             if doc_id not in query.excluded
         }
+        for query in queries
+    }
     return queries, visible
 
 
@@ -241,8 +245,12 @@ def _make_candidates(
         # A dry run takes bm25 for all retrievers if no stage that is priced reads the pools.
         reads_pools = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts
         specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
-        searchers = [build.retriever(spec) for spec in specs]
-        pools = make_pools(queries, gold, searchers, dict.fromkeys(gold, settings.size))
+        pools = make_pools(
+            queries,
+            gold,
+            [build.retriever(spec) for spec in specs],
+            dict.fromkeys(gold, settings.size),
+        )
     return [replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries]
 
 
@@ -256,7 +264,14 @@ def make_pools(
 
     `sizes` is by query, too; a pool has more documents only if more are relevant.
     """
-    searches = [Search(query.text, query.objective, query.excluded) for query in queries]
+    searches = [
+        Search(
+            query.text,
+            query.objective,
+            query.excluded,
+        )
+        for query in queries
+    ]
     depth = max(sizes.values())
     results = [retriever.search_many(searches, depth) for retriever in retrievers]
     pools = {}
@@ -297,40 +312,40 @@ def _judge_facets(
 
     `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
     """
-    requests = []
-    subqueries = defaultdict(list)
-    for query in queries:
-        candidates = sorted(query.candidates or ())
-        for number, text in enumerate(facets.get(query.query_id, ())):
-            subquery_id = f"{query.query_id}/{number}"
-            subqueries[query.query_id].append(subquery_id)
-            subquery = replace(query, query_id=subquery_id, text=text)
-            requests.append(pool_judging.GradingRequest(subquery, candidates))
+    candidates = {query.query_id: sorted(query.candidates or ()) for query in queries}
+    subqueries = {
+        query.query_id: [
+            replace(query, query_id=f"{query.query_id}/{number}", text=text)
+            for number, text in enumerate(facets.get(query.query_id, ()))
+        ]
+        for query in queries
+    }
+    requests = [
+        pool_judging.GradingRequest(subquery, candidates[query_id])
+        for query_id, of_facets in subqueries.items()
+        for subquery in of_facets
+    ]
     most = sum(len(query.text.split()) for query in queries)
     batch = 2 * build.recipe.judge.batch
-    graded = pool_judging.grade(
-        build,
-        "aspects",
-        "",
-        requests,
-        batch,
-        most,
-    )
-
-    sums = Grades()
-    meets_every = Grades()
-    for query in queries:
-        query_id = query.query_id
-        sums[query_id] = {}
-        meets_every[query_id] = {}
-        rows = [graded.get(subquery_id, {}) for subquery_id in subqueries[query_id]]
-        for candidate in sorted(query.candidates or ()):
-            grades = [row.get(candidate, 0.0) for row in rows] or [0.0]
-            sums[query_id][candidate] = sum(grades)
-            meets_every[query_id][candidate] = float(min(grades) >= 1)
+    graded = pool_judging.grade(build, "aspects", "", requests, batch, most)
+    sums: Grades = {}
+    meets_every: Grades = {}
+    for query_id, of_facets in subqueries.items():
+        rows = [graded.get(subquery.query_id, {}) for subquery in of_facets] or [{}]
+        by_candidate = {
+            doc_id: [row.get(doc_id, 0.0) for row in rows] for doc_id in candidates[query_id]
+        }
+        sums[query_id] = {doc_id: sum(grades) for doc_id, grades in by_candidate.items()}
+        meets_every[query_id] = {
+            doc_id: float(min(grades) >= 1) for doc_id, grades in by_candidate.items()
+        }
     unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
     build.drop_all("aspects", unmet, "no candidate meets every facet")
-    build.count("aspects", len(queries), len(queries) - len(unmet))
+    build.count(
+        "aspects",
+        len(queries),
+        len(queries) - len(unmet),
+    )
     return {"aspects": sums, "every": meets_every}
 
 
@@ -342,23 +357,21 @@ def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     benchmark = release.judge_within_pools(benchmark)
     if not benchmark.dev:
         return benchmark
-    apart = release.split_dev(
-        benchmark,
-        build.recipe.release.dev,
-        disjoint=True,
+    apart = release.split_dev(benchmark, build.recipe.release.dev, disjoint=True)
+    lost = sorted({*benchmark.dev} - {*apart.dev})
+    build.drop_all("split", lost, "what is relevant is in the pools of test queries")
+    build.count(
+        "split",
+        len(benchmark.dev),
+        len(apart.dev),
     )
-    for query_id in sorted({*benchmark.dev} - {*apart.dev}):
-        build.drop("split", query_id, "what is relevant is in the pools of test queries")
-    build.count("split", len(benchmark.dev), len(apart.dev))
-    triplets = {}
-    for query in apart.queries:
-        if query.query_id in apart.dev:
-            pairs = list_triplets(query, benchmark.judgements["gold"])
-            if pairs:
-                triplets[query.query_id] = pairs
-    metrics = list(benchmark.settings["metrics"])
-    if triplets:
-        metrics.append(TRIPLETS)
+    triplets = {
+        query.query_id: pairs
+        for query in apart.queries
+        if query.query_id in apart.dev
+        and (pairs := list_triplets(query, benchmark.judgements["gold"]))
+    }
+    metrics = [*benchmark.settings["metrics"], *[TRIPLETS] * bool(triplets)]
     settings = {**benchmark.settings, "metrics": metrics}
     return apart._replace(comparisons=triplets, settings=settings)
 
@@ -407,13 +420,19 @@ def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     shown = dev[: min(settings.cases, math.ceil(len(dev) / 2))]
     drafts = _draft_objectives(build, benchmark, shown)
     # Drafts are tried on queries that their writer has not read, if there are such.
-    wins = _count_wins(build, benchmark, drafts, dev[len(shown) :] or dev)
-    best = max(drafts, key=wins.__getitem__, default=benchmark.settings["objective"])
-    rejected = drafts.copy()
-    if rejected:
-        rejected.remove(best)
-    build.drop_all("try", rejected, "another is better")
-    build.count("try", len(drafts), len(drafts[:1]))
+    wins = _count_wins(
+        build,
+        benchmark,
+        drafts,
+        dev[len(shown) :] or dev,
+    )
+    if not drafts:
+        build.count("try", 0, 0)
+        return benchmark
+    best = max(drafts, key=wins.__getitem__)
+    drafts.remove(best)
+    build.drop_all("try", drafts, "another is better")
+    build.count("try", 1 + len(drafts), 1)
     return benchmark._replace(settings={**benchmark.settings, "objective": best})
 
 
@@ -425,20 +444,12 @@ def _draft_objectives(
     cases = []
     for query_id in query_ids:
         _, right, tempting = benchmark.comparisons[query_id][0]
-        case = {
-            "query": text_of[query_id],
-            "right": build.text(right),
-            "tempting": build.text(tempting),
-        }
-        cases.append(case)
+        case = {"query": text_of[query_id], "right": build.text(right)}
+        cases.append(case | {"tempting": build.text(tempting)})
     relevance = get_lens(benchmark.settings.get("lens", "")).recognise
-    drafts = list[str]()
+    drafts: list[str] = []
     for number in range(build.recipe.objective.drafts):
-        inputs = {
-            "cases": cases,
-            "relevance": relevance,
-            "drafts": [*drafts],
-        }
+        inputs = {"cases": cases, "relevance": relevance, "drafts": [*drafts]}
         for _, answer in build.ask("objective", [StageInput(number, inputs)]):
             if answer:
                 drafts.append(answer["objective"])
@@ -454,25 +465,36 @@ def _count_wins(
     """Return for each draft the number of triplets that a judge orders rightly by it."""
     settings: ObjectiveSettings = build.recipe.objective
     text_of = {query.query_id: query.text for query in benchmark.queries}
-    triplets = {}
-    for query_id in query_ids:
-        for pair in benchmark.comparisons[query_id]:
-            triplets[f"{query_id} {pair}"] = (query_id, pair.better, pair.worse)
+    triplets = {
+        f"{query_id} {pair}": (text_of[query_id], pair.better, pair.worse)
+        for query_id in query_ids
+        for pair in benchmark.comparisons[query_id]
+    }
     units = []
     for draft in dict.fromkeys(drafts):
         for key in stable_order(triplets)[: settings.triplets]:
-            query_id, better, worse = triplets[key]
+            text, better, worse = triplets[key]
             inputs = {
                 "objective": draft,
-                "description": text_of[query_id],
+                "description": text,
                 "grades": RULES[""],
                 "examples": [],
             }
-            passages = build.passages(stable_order([better, worse]))
-            units.append(StageInput((draft, better, worse), inputs, passages))
+            units.append(
+                StageInput(
+                    (draft, better, worse),
+                    inputs,
+                    build.passages(stable_order([better, worse])),
+                )
+            )
     wins = Counter[str]()
-    for unit, answer in build.ask("try", units, most=settings.drafts * settings.triplets):
+    for unit, answer in build.ask(
+        "try",
+        units,
+        most=settings.drafts * settings.triplets,
+    ):
         draft, better, worse = unit.key
-        grades = {doc_id: row["grade"] for doc_id, row in answer.get("verdicts", {}).items()}
-        wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
+        verdicts = answer.get("verdicts", {})
+        if len(verdicts) == 2:
+            wins[draft] += verdicts[better]["grade"] > verdicts[worse]["grade"]
     return wins

@@ -10,15 +10,14 @@ well, and the passage itself has to be recognised.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import cycle, zip_longest
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, cycle, zip_longest
 from typing import Annotated, Any, Literal
 
 from sextant.environments.base import Grades
 from sextant.tools.records import Query
 from sextant_construction import pool_judging, queries
-from sextant_construction.human_review import Item
 from sextant_construction.pipeline import BuildPipeline, stable_order
 from sextant_construction.recipe import LimitsSettings, Recipe, ReleaseSettings
 from sextant_construction.stages.recollection import OPENINGS
@@ -50,9 +49,7 @@ class RecollectSettings:
         "how memorable a passage is at least: 1 procedure, 3 has a detail, 5 everybody knows it",
     ] = 3
     words: Annotated[int, "of a recollection, about"] = 200
-    retrievers: Annotated[list[str], "whose nearest passages are judged"] = field(
-        default_factory=lambda: ["bm25"]
-    )
+    retrievers: Annotated[Sequence[str], "whose nearest passages are judged"] = ("bm25",)
     many: Annotated[
         Literal["add", "drop"], "others that could be meant are relevant, too, or cost the query"
     ] = "add"
@@ -62,12 +59,10 @@ class RecollectSettings:
 class RecollectionRecipe(Recipe):
     """The sections of the recipe."""
 
-    recollect: RecollectSettings = field(default_factory=RecollectSettings)
-    judge: pool_judging.GradingSettings = field(
-        default_factory=lambda: pool_judging.GradingSettings(near=20)
-    )
-    limits: LimitsSettings = field(default_factory=lambda: LimitsSettings(min_positives=1))
-    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(objective=WANTED))
+    recollect: RecollectSettings = RecollectSettings()
+    judge: pool_judging.GradingSettings = pool_judging.GradingSettings(near=20)
+    limits: LimitsSettings = LimitsSettings(min_positives=1)
+    release: ReleaseSettings = ReleaseSettings(objective=WANTED)
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
@@ -77,27 +72,29 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     posts = {doc_id: note["written"] for doc_id, note in notes.items()}
     posts = _vary_openings(build, posts, openings)
     posts = _harden(build, posts)
-    posts = queries.fix_leaks(build, posts, {doc_id: [doc_id] for doc_id in posts})
+    posts = queries.fix_leaks(
+        build,
+        posts,
+        {doc_id: [doc_id] for doc_id in posts},
+    )
     passage_of = {queries.make_query(build, post): doc_id for doc_id, post in posts.items()}
-    first_posts = set(passage_of.values())
+    first_posts = {*passage_of.values()}
     repeats = [doc_id for doc_id in posts if doc_id not in first_posts]
     build.drop_all("unique", repeats, "in the very words of another")
-
     gold = _judge(build, passage_of, notes)
     build.demand(gold)
-    provenance = []
-    doc_id_of = {query.query_id: doc_id for query, doc_id in passage_of.items()}
-    for query_id in gold:
-        doc_id = doc_id_of[query_id]
-        row = {
-            "query_id": query_id,
+    accepted = {query: doc_id for query, doc_id in passage_of.items() if query.query_id in gold}
+    provenance = [
+        {
+            "query_id": query.query_id,
             "doc_id": doc_id,
             "opening": openings[doc_id],
+            **notes[doc_id],
         }
-        provenance.append(row | dict(notes[doc_id]))
-    accepted = [query for query in passage_of if query.query_id in gold]
+        for query, doc_id in accepted.items()
+    ]
     return build.finish(
-        accepted,
+        [*accepted],
         {"gold": gold},
         provenance,
         lens=LENS,
@@ -115,25 +112,31 @@ def _recollect(build: BuildPipeline) -> Notes:
         group = build.source.group.get(doc_id) or (pattern.search(doc_id) or [""])[0]
         groups[group].append(doc_id)
     turns = zip_longest(*(groups[name] for name in stable_order(groups)))
-    in_turn = [doc_id for turn in turns for doc_id in turn if doc_id]
-    sample = in_turn[: settings.sample or None]
+    sample = list(filter(None, chain.from_iterable(turns)))[: settings.sample or None]
     inputs = {"least": settings.rating, "words": settings.words}
-    units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
-    memorable = {}
+    units = (
+        StageInput(
+            doc_id,
+            inputs,
+            build.passages([doc_id]),
+        )
+        for doc_id in sample
+    )
+    notes: dict[str, Mapping[str, Any]] = {}
     forgettable = []
+    further = []
     for unit, answer in build.ask("recollect", units):
-        if answer and answer["rating"] >= settings.rating:
-            memorable[unit.key] = answer
-        elif answer:
+        if not answer:
+            continue
+        if answer["rating"] < settings.rating:
             forgettable.append(unit.key)
-    chosen = list(memorable)[: build.recipe.limits.queries]
+        elif len(notes) >= build.recipe.limits.queries:
+            further.append(unit.key)
+        else:
+            notes[unit.key] = answer | {"written": " ".join(answer["written"].split())}
     build.drop_all("recollect", forgettable, "less memorable")
-    build.drop_all("recollect", list(memorable)[len(chosen) :], "more than queries are wanted")
-    build.count("recollect", len(sample), len(chosen))
-    notes = {}
-    for doc_id in chosen:
-        post = " ".join(memorable[doc_id]["written"].split())
-        notes[doc_id] = memorable[doc_id] | {"written": post}
+    build.drop_all("recollect", further, "more than queries are wanted")
+    build.count("recollect", len(sample), len(notes))
     return notes
 
 
@@ -159,7 +162,6 @@ def _vary_openings(
     endings = {}
     for doc_id, post in posts.items():
         opening, ending = split_opening(post)
-        endings[doc_id] = ending
         inputs = {
             "opening": opening,
             "rest": ending,
@@ -167,6 +169,7 @@ def _vary_openings(
             "words": len(opening.split()) + 10,
         }
         if ending:
+            endings[doc_id] = ending
             units.append(StageInput(doc_id, inputs))
     return _rewrite(build, "open", posts, units, endings)
 
@@ -180,7 +183,13 @@ def _harden(build: BuildPipeline, posts: Posts) -> Posts:
             "forbidden": queries.find_leaks(build, post, [doc_id]),
             "words": len(post.split()),
         }
-        units.append(StageInput(doc_id, inputs, build.passages([doc_id])))
+        units.append(
+            StageInput(
+                doc_id,
+                inputs,
+                build.passages([doc_id]),
+            )
+        )
     return _rewrite(build, "harden", posts, units)
 
 
@@ -198,10 +207,7 @@ def _rewrite(
     rewritten = dict(posts)
     for unit, answer in build.ask(stage, units, most=build.most_queries):
         if answer:
-            words = [
-                *answer["written"].split(),
-                endings.get(unit.key, ""),
-            ]
+            words = [*answer["written"].split(), endings.get(unit.key, "")]
             rewritten[unit.key] = " ".join(words).rstrip()
     build.count(stage, len(posts), len(posts))
     return rewritten
@@ -215,64 +221,53 @@ def _judge(
     """Return which passages each query could mean; it is dropped if its own is not recognised."""
     recipe: RecollectionRecipe = build.recipe
     judge = recipe.judge
-    near = _find_near_passages(build, passage_of)
+    near = {}
     requests = []
-    for query, doc_id in passage_of.items():
-        mistakes = [f"Misremembered: {mistake}" for mistake in notes[doc_id]["changed"]]
-        description = "\n".join([query.text, *mistakes])
-        request = pool_judging.GradingRequest(
-            replace(query, text=description),
-            near[query.query_id],
-            members=[doc_id],
-        )
-        requests.append(request)
+    for query, passage in passage_of.items():
+        # The passage, and those that retrievers find by its text or the query's
+        doc_ids = [passage]
+        for spec in recipe.recollect.retrievers:
+            for text in (query.text, build.text(passage)):
+                hits = build.retriever(spec).search(text, judge.near // 2 + 1)
+                doc_ids += hits.doc_ids
+        distinct = dict.fromkeys(doc_ids)
+        near[query] = [doc_id for doc_id in distinct if doc_id not in build.source.twins]
+        mistakes = [f"Misremembered: {mistake}" for mistake in notes[passage]["changed"]]
+        described = replace(query, text="\n".join([query.text, *mistakes]))
+        requests.append(pool_judging.GradingRequest(described, near[query], members=[passage]))
     retrievers = len(recipe.recollect.retrievers) if passage_of else 0
     calls = math.ceil((judge.near + 3) * retrievers / judge.batch)
     graded = pool_judging.grade(
-        build, "unique", LENS, requests, judge.batch, build.most_queries * calls
+        build,
+        "unique",
+        LENS,
+        requests,
+        judge.batch,
+        build.most_queries * calls,
     )
     meant = {}
     for query in passage_of:
         grades = graded[query.query_id]
         meant[query] = [doc_id for doc_id, grade in grades.items() if grade >= judge.keep]
-
-    def show(query: Query) -> Item:
-        return build.choice("remembered", query.text, near[query.query_id][:SHOWN])
-
-    build.review("ambiguity", meant, show)
-    gold = Grades()
+    build.review(
+        "ambiguity",
+        meant,
+        lambda query: build.choice(
+            "remembered",
+            query.text,
+            near[query][:SHOWN],
+        ),
+    )
+    gold: Grades = {}
     for query, doc_ids in meant.items():
         passage = passage_of[query]
         if passage not in doc_ids and not build.ahead:
             build.drop("unique", passage, "its own passage is not recognised in it", query.text)
         elif len(doc_ids) > 1 and recipe.recollect.many == "drop":
-            build.drop(
-                "unique", passage, "other passages could be meant as well", ", ".join(doc_ids)
-            )
+            others = ", ".join(doc_ids)
+            build.drop("unique", passage, "other passages could be meant as well", others)
         else:
-            judged = sorted(
-                {
-                    *graded[query.query_id],
-                    *doc_ids,
-                }
-            )
+            judged = sorted({*graded[query.query_id], *doc_ids})
             gold[query.query_id] = {doc_id: float(doc_id in doc_ids) for doc_id in judged}
     build.count("unique", len(passage_of), len(gold))
     return gold
-
-
-def _find_near_passages(
-    build: BuildPipeline, passage_of: Mapping[Query, str]
-) -> dict[str, list[str]]:
-    """Return for each query its passage, and the passages that retrievers find by either text."""
-    recipe: RecollectionRecipe = build.recipe
-    near = {}
-    for query, passage in passage_of.items():
-        doc_ids = [passage]
-        for spec in recipe.recollect.retrievers:
-            retriever = build.retriever(spec)
-            for text in (query.text, build.text(passage)):
-                doc_ids += retriever.search(text, recipe.judge.near // 2 + 1).doc_ids
-        twins = build.source.twins
-        near[query.query_id] = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in twins]
-    return near
