@@ -9,9 +9,7 @@ side is gone, and `close`, which ends a wait in another thread.
 import io
 import pickle
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -28,12 +26,11 @@ class PeerClosed(BaseException):
 
 
 class Line:
-    """A line; threads may take turns, and who has its `lock` uses it."""
+    """A line, which one thread at either end uses."""
 
     def __init__(self, link: "Connection", number: int) -> None:
         self._link = link
         self._number = number
-        self.lock = threading.Lock()
         self.arrived = SimpleQueue[Any]()
 
     def send(self, *message: Any) -> None:
@@ -56,10 +53,9 @@ class Connection:
         answer: Callable[[Line], object],
         hear: Callable[[str], None],
         first: int,
-        begin: Callable[[Callable[[], object]], "Future[Any]"] = start_thread,
     ) -> None:
-        """`answer` is called with each line that the other side opens, in a thread that `begin`
-        has; `hear` with words.
+        """`answer` is called with each line that the other side opens, in a thread of its own;
+        `hear` with words.
 
         Lines of this side have the numbers `first`, which is 1 or 2, `first` + 2, and so on; 0 is
         for words.
@@ -68,12 +64,10 @@ class Connection:
         self._hear = hear
         self._numbers = count(first, 2)
         self._answer = answer
-        self._begin = begin
         self._parity = first % 2
         self._lines = dict[int, Line]()
         self._gone = False
         self._sending = threading.Lock()
-        self._waiting = deque[bytes]()  # messages to be sent
         # queries that the other side is at, and whether one keeps others out
         self.busy = 0
         self.alone = False
@@ -92,26 +86,19 @@ class Connection:
         """Send a message of a line. Gone as of a line."""
         file = io.BytesIO()
         _Pickler(file, 5).dump((number, message))
-        self._waiting.append(file.getvalue())
-        # The thread that has the lock sends this message, too.
-        while self._waiting and self._sending.acquire(blocking=False):
-            try:
-                self._connection.send_bytes(
-                    b"".join(self._waiting.popleft() for _ in range(len(self._waiting)))
-                )
-            except (OSError, EOFError):
-                raise PeerClosed from None
-            finally:
-                self._sending.release()
+        try:
+            with self._sending:
+                self._connection.send_bytes(file.getvalue())
+        except (OSError, EOFError):
+            raise PeerClosed from None
 
     def listen(self) -> None:
         """Forward each message until the other side closes."""
         with suppress(EOFError, OSError):
             while True:
-                data = self._connection.recv_bytes()
-                file = io.BytesIO(data)
-                while file.tell() < len(data):
-                    self._hand_on(*pickle.load(file))  # from a process of ours
+                self._hand_on(
+                    *pickle.loads(self._connection.recv_bytes())
+                )  # from a process of ours
         self._gone = True
         for line in list(self._lines.values()):
             line.arrived.put(None)
@@ -122,7 +109,7 @@ class Connection:
             return
         # A number of this side's parity is a line that this side began, and that is over.
         if number not in self._lines and number % 2 != self._parity:
-            self._begin(partial(self._answer, self._add(number))).add_done_callback(
+            start_thread(partial(self._answer, self._add(number))).add_done_callback(
                 lambda _: self._lines.pop(number)
             )
         if line := self._lines.get(number):

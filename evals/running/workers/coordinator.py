@@ -218,9 +218,7 @@ class Coordinator(RemoteSystem):
     def _ask(self, worker: Connection, query: Query) -> Any:
         with worker.open() as line:
             line.send(query)
-            while (message := line.receive())[0] != "outcome":
-                self._serve(line, *message)
-        _, outcome, calls, opened = message
+            outcome, calls, opened = line.receive()
         user_files.import_opened(opened)
         if calls:
             self._budget.resume(Usage(calls=calls))

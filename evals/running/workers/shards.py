@@ -29,7 +29,7 @@ def gather(path: Path) -> JsonObject:
     joined_path, shards = _find(path.resolve())
     config = run_folder.read_config(next(shard for shard in shards if shard.exists()))
     environment = load_environment(config)
-    query_ids = [query.query_id for query in environment.queries]
+    query_ids = list(environment.queries_by_id)
     shares = [query_ids[number :: len(shards)] for number in range(len(shards))]
     _check_complete(joined_path, shards, shares)
     opened = _join_opened(shards)
@@ -57,8 +57,8 @@ def _find(path: Path) -> tuple[Path, list[Path]]:
     run = path.relative_to(runs)
     if run_folder.SHARD.fullmatch(runs.name):
         runs = runs.parent
-    counts = set[int]()
-    found = set[Path]()
+    counts = set()
+    found = set()
     for config_file in runs.glob(f"*/{run}/config.json"):
         if named := run_folder.SHARD.fullmatch(config_file.parents[2].name):
             counts.add(int(named[2]))

@@ -9,10 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar, copy_context
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -34,9 +32,6 @@ from sextant.tools.records import Document, Hit
 from sextant.tools.retrievers import with_lens_attribute
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant.tools.retrievers.lexical.bm25 import BM25
-
-# The line of a query, which one thread of it uses at a time; others open lines of their own.
-_OWN: ContextVar[Line | None] = ContextVar("own", default=None)
 
 
 def be_starter(descriptor: int) -> None:
@@ -66,12 +61,7 @@ def _serve(connection: Any) -> None:
 
 class _Worker:
     def __init__(self, connection: Any, setup: WorkerSetup) -> None:
-        # A new thread for each query would keep what arrives waiting until it runs. Nothing has to
-        # end them.
-        self._threads = ThreadPoolExecutor(1 << 20)
-        self.link = Connection(
-            connection, self._answer, lambda words: None, first=1, begin=self._begin
-        )
+        self.link = Connection(connection, self._answer, lambda words: None, first=1)
         sys.stdout = sys.stderr = _StdoutRelay(self.link)
         opened = load_run(setup.request)
         self._documents = opened.environment.documents
@@ -101,32 +91,22 @@ class _Worker:
         self._counted = 0
         self._counting = threading.Lock()
 
-    def _begin(self, work: Callable[[], object]) -> Future[Any]:
-        return self._threads.submit(copy_context().run, work)
-
     def _answer(self, line: Line) -> None:
-        with session.set_contextvar(_OWN, line):
-            try:
-                answer: Any = answer_with_model(
-                    self._system, line.receive()[0], self._documents, self._model
-                )
-            except BaseException as error:  # noqa: BLE001  # the coordinator waits for it
-                answer = error
-            line.lock.acquire()  # what a program has left running has to open lines of its own
-            with self._counting:
-                calls = self._resources.budget.calls - self._counted
-                self._counted = self._resources.budget.calls
-            line.send("outcome", answer, calls, user_files.export_opened())
+        try:
+            answer: Any = answer_with_model(
+                self._system, line.receive()[0], self._documents, self._model
+            )
+        except BaseException as error:  # noqa: BLE001  # the coordinator waits for it
+            answer = error
+        with self._counting:
+            calls = self._resources.budget.calls - self._counted
+            self._counted = self._resources.budget.calls
+        line.send(answer, calls, user_files.export_opened())
 
     @contextmanager
     def asking(self, action: str, *arguments: Any) -> Iterator[Line]:
-        """Ask the coordinator for something, on a line that is free."""
-        line = _OWN.get()
-        with ExitStack() as ends:
-            if line and line.lock.acquire(blocking=False):
-                ends.callback(line.lock.release)
-            else:
-                line = ends.enter_context(self.link.open())
+        """Ask the coordinator for something, on a line of its own."""
+        with self.link.open() as line:
             line.send(action, DEADLINE.get() - time.monotonic(), *arguments)
             yield line
 
