@@ -11,18 +11,16 @@ import resource
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS = 1024  # at a time; to more it is said that they should come later
 REQUEST = 30.0  # seconds in which a request has to be there, with its body
 WAITING_SHARE = (
     0.75  # of all connections, for such as send no whole request; the others are for whole ones
 )
-LONGEST_HEAD = 64 * 1024  # bytes of a request before its body
 
-_Protocol: Any = (
-    AutoHTTPProtocol  # which uvicorn chooses: httptools, or h11 where that is not installed
-)
+# uvicorn would choose httptools if that is installed, which has no limit for the head of a request.
+_Protocol: Any = H11Protocol
 
 
 def count_most() -> int:
@@ -39,9 +37,6 @@ class Connection(_Protocol):
 
     waiting_since = 0.0  # when its last request was whole, or it began
     _deadline: asyncio.TimerHandle | None = None
-    # Whether a head has begun and has no end yet, where httptools reads; h11 has a limit itself
-    _reads_head = False
-    _head_size = 0  # bytes of it
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request, in the place of another if there are too many."""
@@ -52,28 +47,11 @@ class Connection(_Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a request."""
-        goes_on = self._reads_head
         super().data_received(data)
         if self.is_whole or self.transport.get_protocol() is not self:  # which is a WebSocket's now
             self._wait_no_more()
-        elif not self.transport.is_closing():
-            self._head_size = self._head_size + len(data) if goes_on and self._reads_head else 0
-            if self._head_size > LONGEST_HEAD:
-                self._refuse(
-                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of a request is too long"
-                )
-            elif self._deadline is None:
-                self._wait()
-
-    def on_message_begin(self) -> None:
-        """Begin to read a head."""
-        self._reads_head = True
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        """Go on to the body."""
-        self._reads_head = False
-        super().on_headers_complete()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""

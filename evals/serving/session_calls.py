@@ -27,34 +27,25 @@ class TooManyCalls(Exception):
         )
 
 
-class _Queue:
-    """The calls of a session."""
-
-    def __init__(self) -> None:
-        self.calls = 0  # under way or waiting
-        self.turn = anyio.Lock()  # first come, first served
-
-
 class SessionCalls:
     """The calls of all sessions of a server. They share its event loop."""
 
     def __init__(self, most_sessions: int) -> None:
         """Have a thread for each of the sessions that may be open at a time."""
         self._limiter = anyio.CapacityLimiter(most_sessions)
-        self._queues = dict[str, _Queue]()
+        # The turn of each session with calls under way: first come, first served.
+        self._queues = dict[str, anyio.Lock]()
 
     async def run(self, session: str, work: Callable[[], Result]) -> Result:
         """Do a call's work in a thread once the session's earlier calls have ended. TooManyCalls
         beyond the limit.
         """
-        queue = self._queues.setdefault(session, _Queue())
-        if queue.calls >= MOST_CALLS:
+        turn = self._queues.setdefault(session, anyio.Lock())
+        if turn.locked() + turn.statistics().tasks_waiting >= MOST_CALLS:
             raise TooManyCalls
-        queue.calls += 1
         try:
-            async with queue.turn:
+            async with turn:
                 return await run_sync(work, limiter=self._limiter)
         finally:
-            queue.calls -= 1
-            if not queue.calls:
+            if not turn.locked():
                 self._queues.pop(session, None)

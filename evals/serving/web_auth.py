@@ -86,7 +86,7 @@ class AuthMiddleware:
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         headers = Headers(scope=scope)
-        refusal = self._refuse(headers) or _refuse_address(scope) or _refuse_length(headers)
+        refusal = self._refuse(headers) or _refuse_address(scope) or _refuse_encoding(headers)
         if not refusal:
             body = await _read_body(receive)
             if body is None:  # the client went away
@@ -144,15 +144,14 @@ def _refuse_address(scope: Any) -> Refusal | None:
     return None
 
 
-def _refuse_length(headers: Headers) -> Refusal | None:
-    """Return why a body cannot be read, as far as headers tell."""
+def _refuse_encoding(headers: Headers) -> Refusal | None:
+    """Return why a body cannot be read: it is compressed."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         return Refusal(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "a request is sent as it is, without a Content-Encoding",
         )
-    length = headers.get("content-length", "0")
-    return TOO_LARGE if length.isdecimal() and int(length) > MOST_BYTES else None
+    return None
 
 
 async def _read_body(receive: Any) -> bytes | None:
