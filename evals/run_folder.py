@@ -24,7 +24,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +41,6 @@ from sextant.tools.errors import (
     UsageError,
 )
 from sextant.tools.platform import files
-from sextant.tools.platform.interrupts import start_thread
 from sextant.tools.records import (
     Document,
     JsonMapping,
@@ -98,14 +96,9 @@ def digest(config: Config) -> str:
 
 def run_path(runs: Path, config: Config) -> Path:
     """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
-    system = system_slug(config["program"], config["lm"]["name"])
-    return place_of_task(runs, config["task"]) / f"{system}-{digest(config)}"
-
-
-def system_slug(program: str, lm: str) -> str:
-    """Return the prefix that all run folders of a program and model share, server included."""
-    model = re.sub(r"[^A-Za-z0-9.]+", "-", lm).strip("-")
-    return f"{program_slug(program)}-{model}"
+    program = re.sub(r"[^\w.+-]+", "-", config["program"])[:80]  # as the system bounds names
+    model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
+    return place_of_task(runs, config["task"]) / f"{program}-{model}-{digest(config)}"
 
 
 def place_of_task(runs: Path, task: str) -> Path:
@@ -155,11 +148,6 @@ def read_opened(path: Path) -> dict[str, str]:
     except ValueError as error:
         raise DataError(f"{path / OPENED} is damaged ({error}); remove {path}") from None
     return recorded
-
-
-def program_slug(program: str) -> str:
-    """Return the name of a program as it stands in a folder's name, which the system bounds."""
-    return re.sub(r"[^\w.+-]+", "-", program)[:80]
 
 
 def check_place(runs: Path) -> None:
@@ -236,6 +224,11 @@ class JsonlIndex(Mapping[str, JsonObject]):
         return len(self.starts)
 
 
+def total_usage(outcomes: Mapping[str, Outcome]) -> Usage:
+    """Return the usage of all these queries."""
+    return total(usage_from_json(outcome["usage"]) for outcome in outcomes.values())
+
+
 @dataclass
 class RunFolder:
     """An open run folder; `claim` makes it."""
@@ -249,7 +242,7 @@ class RunFolder:
     @property
     def usage(self) -> Usage:
         """Usage of all queries answered so far."""
-        return total(usage_from_json(row["usage"]) for row in self.outcomes.values())
+        return total_usage(self.outcomes)
 
     def ask_failed_again(self) -> dict[str, int]:
         """Mark failed queries to be asked again. Their outcomes stay in the file, and count until
@@ -546,20 +539,6 @@ def is_sealed(line: bytes, config_digest: str) -> bool:
 def file_digest(path: Path) -> str:
     """Return a run file's digest, as scores.json records it under "made_of"."""
     return files.sha256(path)[:_LENGTH]
-
-
-def start_digest(path: Path) -> Future[str]:
-    """Begin with `file_digest` in a thread: SHA-256 gives Python's lock away.
-
-    The file may be moved meanwhile.
-    """
-    file = path.open("rb")
-
-    def compute() -> str:
-        with file:
-            return files.sha256_of(file)[:_LENGTH]
-
-    return start_thread(compute)
 
 
 def check_file(path: Path, scores: JsonMapping) -> None:

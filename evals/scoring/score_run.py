@@ -77,7 +77,7 @@ def score(
             f"unanswered, e.g. {pending[0]!r}"
         )
         raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
-    digests = {run_folder.OUTCOMES_FILE: run_folder.start_digest(path / run_folder.OUTCOMES_FILE)}
+    outcomes_digest = run_folder.file_digest(path / run_folder.OUTCOMES_FILE)
     sums = PartialScores(config, environment)
     figures = FigureMeans(environment.metric, config["depth"])
     with (
@@ -86,8 +86,6 @@ def score(
     ):
         _score_queries(path, sums, outcomes, trec, judged, figures)
     _write_columns(path / run_folder.VALUES_FILE, sums.columns, sums.errors)
-    for name in _WRITTEN:
-        digests[name] = run_folder.start_digest(path / name)
     pooled = environment.judgements.get(POOLED)
     rankings = {}
     if pooled:  # else nothing is read a second time
@@ -108,8 +106,8 @@ def score(
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
         "notes": _list_notes(config, environment, candidates, summary["notes"]),
     }
-    made_of = {"config": run_folder.digest(config)}
-    made_of |= {name: digest.result() for name, digest in digests.items()}
+    made_of = {"config": run_folder.digest(config), run_folder.OUTCOMES_FILE: outcomes_digest}
+    made_of |= {name: run_folder.file_digest(path / name) for name in _WRITTEN}
     scores = run_folder.seal_scores(files.hide_folders(scores) | {"made_of": made_of})
     run_folder.write(
         path / run_folder.SCORES_FILE,
