@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NotRequired, get_args
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
@@ -34,7 +34,6 @@ from sextant.tools.records import (
     JsonObject,
     Query,
     Step,
-    Tool,
     Trace,
     Usage,
     total,
@@ -45,7 +44,6 @@ from sextant.tools.records import (
 from sextant.tools.schemas import Amount, Count, Number, StepFields
 
 UNKNOWN = "unknown"
-TOOLS = get_args(Tool)
 # Keys of a line that are those of its trace.
 _TOLD = ("notes", "invented_ids", "unusable", "used_in_part", "fallbacks", "followed")
 
@@ -106,7 +104,7 @@ def import_run(
     `encoded`: ids are percent-encoded; `notes` are for readers of its scores. DataError, with
     nothing left, for a file that does not fit the environment.
     """
-    query_ids = [query.query_id for query in environment.queries]
+    query_ids = list(environment.queries_by_id)
     task = environment
     own_ids = {release_id: own_id for own_id, release_id in task.release_ids.items()}
     if task.released:  # what is imported names documents as the release does
@@ -117,7 +115,7 @@ def import_run(
     name = name or slugify(run_file.tag) or slugify(file.name.partition(".")[0]) or "imported"
     with files.with_filename(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
         # The digest of a line is also over the configuration, and that has counts over all lines.
-        untraced: dict[str, JsonObject] = {
+        untraced = {
             query.query_id: {"query_id": query.query_id, "steps": []}
             for query in environment.queries
         }
@@ -171,7 +169,7 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
     """Yield (line number, row in our own form) of every trajectory; "mapped": whether searches
     name their documents.
     """
-    queries = {query.query_id: query for query in environment.queries}
+    queries = environment.queries_by_id
     first_lines: dict[str, int] = {}
     for number, line in raw_files.read_lines(path):
         try:
@@ -215,9 +213,6 @@ def _make_step(row: JsonMapping, query: Query, environment: Environment, number:
     ValueError for documents that its query cannot have.
     """
     try:
-        tool = row["tool"]
-        if tool not in TOOLS:
-            raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
         # A document may be in a step twice.
         doc_ids = row.get("doc_ids", [])
         run_folder.check_ranking(list(dict.fromkeys(doc_ids)), query, environment.documents)
@@ -246,10 +241,6 @@ def _shown_and_lengths(row: JsonMapping, environment: Environment) -> tuple[list
         lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
     if reads and not shown:
         shown = lengths
-    if shown and not len(shown) == len(lengths) == len(doc_ids):
-        raise ValueError(
-            f"'shown' and 'lengths' need a number for each of its {plural(len(doc_ids), 'document')}"
-        )
     if any(characters > length for characters, length in zip(shown, lengths, strict=False)):
         raise ValueError("'shown' is more of a document than there is")
     return shown, lengths
@@ -293,8 +284,6 @@ def _find_ranking(file: RunFile, row: JsonObject) -> tuple[list[str], list[float
     if row.get("ranking", doc_ids) != doc_ids:
         raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
     own_scores = row.get("scores")
-    if own_scores and len(own_scores) != len(doc_ids):
-        raise ValueError(f"it has {len(own_scores)} scores for {plural(len(doc_ids), 'document')}")
     if row.get("error") is not None and doc_ids:
         raise ValueError(
             f"it has an error for query {query_id!r}, of which {file.path} has a ranking"

@@ -317,7 +317,7 @@ def test_usage_is_known_only_where_every_query_says_it(imported):
         ({"steps": []}, "query_id is missing"),
         ({"query_id": "q9", "steps": []}, "query 'q9' is not in the test split"),
         ({"query_id": "q2", "steps": []}, "query 'q2' is in line 1 already"),
-        ({"query_id": "q1", "steps": [{"tool": "dance"}]}, "step 1: there is no tool 'dance'"),
+        ({"query_id": "q1", "steps": [{"tool": "dance"}]}, "step 1: tool should be 'search'"),
         (
             {"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d9"]}]},
             "step 1: document 'd9' is not in",
