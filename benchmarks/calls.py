@@ -277,7 +277,7 @@ def run_by(
             workers=many,
             runs=Path(runs),
         )
-        ready = evaluate.prepare(request)
+        ready = evaluate.prepare_loaded(evaluate.load_run(request))
         place = Path(runs) / "task" / "run"
         place.mkdir(parents=True)
         ready.start = start

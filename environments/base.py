@@ -262,11 +262,16 @@ class Environment:
             add(self.twins.get(query.query_id))
         return digest.hexdigest()
 
+    @property
+    def queries_by_id(self) -> dict[str, Query]:
+        """The queries by their ids, in their order."""
+        return {query.query_id: query for query in self.queries}
+
     def asking(self, *, limit: int | None = None, query_ids: Sequence[str] = ()) -> "Environment":
         """Return the environment with only the queries named, if any are, and of those only
         the first `limit`.
         """
-        query_of = {query.query_id: query for query in self.queries}
+        query_of = self.queries_by_id
         if strange := [query_id for query_id in query_ids if query_id not in query_of]:
             raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], query_of)
         chosen = dict.fromkeys([*dict.fromkeys(query_ids or query_of)][:limit])

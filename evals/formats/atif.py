@@ -402,7 +402,7 @@ def _main_argument(arguments: JsonMapping) -> str:
 
 def _find_documents(results: list[JsonObject]) -> list[str] | None:
     """Return the documents of a call's results, best first; None if they do not name them."""
-    doc_ids: dict[str, None] | None = None
+    doc_ids = None
     for result in results:
         extra = _extra(result)
         ids = extra.get("doc_ids")

@@ -195,7 +195,7 @@ def compact(row: Any) -> str:
 def name_file(identifier: str) -> str:
     """Return a file's name for any id: its harmless part, and a digest if that is not all of it."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", identifier)[:80].lstrip(".")
-    digest = sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    digest = sha256(identifier.encode(errors="surrogatepass")).hexdigest()[:12]
     return plain if plain == identifier else f"{plain}-{digest}"
 
 

@@ -8,7 +8,7 @@ texts of a system (searches, notes, answers) may quote them.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
     (folder / "README.md").write_text(_card(source), encoding="utf-8", errors="replace")
     schemas = _schemas()
     name = name_file(source.run.path.name)
-    tables: dict[str, Iterable[JsonObject]] = {
+    tables = {
         "trajectories": (_trajectory(query, source) for query in source),
         "scores": _scores(source),
         "runs": [_run(source)],

@@ -55,7 +55,7 @@ def convert_inspect_log(log: Path, folder: Path, epoch: int | None = None) -> Co
     trajectories = folder / f"{log.stem}.jsonl"
     with trajectories.open("wb") as lines:
         for row in rows:
-            lines.write(files.dumps(row).encode("utf-8", "backslashreplace") + b"\n")
+            lines.write(files.dumps(row).encode(errors="backslashreplace") + b"\n")
     return ConvertedLog(
         model,
         rankings,

@@ -157,7 +157,7 @@ class _Trace:
     def __init__(self, query: ExportedQuery, source: ExportedRun, seconds: float) -> None:
         name = f"{source.run.path.name}\0{query.query_id}"
         error = query.outcome["error"]
-        self._digest = sha256(name.encode("utf-8", "surrogatepass"))
+        self._digest = sha256(name.encode(errors="surrogatepass"))
         self._began = (source.run.path / OUTCOMES_FILE).stat().st_mtime_ns - round(seconds * 1e9)
         self._common: JsonObject = {
             "resource": Resource(

@@ -13,7 +13,7 @@ Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -76,8 +76,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
 
 def _copy_run(source: ExportedRun, folder: Path) -> None:
     chosen = {
-        encode_trec_id(query_id).encode("utf-8", "backslashreplace")
-        for query_id in source.query_ids
+        encode_trec_id(query_id).encode(errors="backslashreplace") for query_id in source.query_ids
     }
     with (
         (source.run.path / TREC_FILE).open("rb") as lines,
@@ -116,7 +115,7 @@ class RunFile:
         self.tag = ""  # of its first line
         self._environment = environment
         self._encoded = encoded
-        self._queries = {query.query_id: query for query in environment.queries}
+        self._queries = environment.queries_by_id
         self._known_queries = {*self._queries, *environment.unjudged}
         self._doc_ids = dict[bytes, str]()  # by the bytes of the file
         self._lines = dict[str, _QueryLines]()
@@ -137,7 +136,7 @@ class RunFile:
         return RankedLines(doc_ids, scores, is_tied=len(set(scores)) < len(scores))
 
     def _read(self) -> None:
-        query_ids = dict[bytes, str]()
+        query_ids = {}
         for number, (raw_query, _, raw_document, _, raw_score, tag) in self._fields():
             if raw_query not in query_ids:
                 query_ids[raw_query] = self._identify("query", raw_query, number)
@@ -183,9 +182,7 @@ class RunFile:
 
     def _identify(self, subject: str, encoded: bytes, line: int) -> str:
         environment = self._environment
-        names: Collection[str] = (
-            self._known_queries if subject == "query" else environment.documents
-        )
+        names = self._known_queries if subject == "query" else environment.documents
         try:
             name = unquote(encoded.decode(), errors="strict") if self._encoded else encoded.decode()
         except UnicodeDecodeError:
@@ -210,7 +207,7 @@ class RunFile:
             score = float(text)
             if math.isfinite(score) and b"_" not in text:
                 return score
-        shown = text.decode("utf-8", "replace")
+        shown = text.decode(errors="replace")
         raise self._wrong(line, f"the score {shown!r} is no finite number")
 
     def _wrong(self, line: int, problem: str) -> DataError:

@@ -46,7 +46,7 @@ class Pool:
         """Return the pool as a run's configuration has it; `names` are the complete names of
         its parts.
         """
-        config: JsonObject = {
+        config = {
             "kind": self.kind,
             "size": self.size,
             "of": list(names),

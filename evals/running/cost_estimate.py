@@ -48,7 +48,7 @@ from sextant.tools.platform.number_format import number, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.pool_kinds import read_kind
 from sextant.tools.process_changes import while_running
-from sextant.tools.records import JsonMapping, JsonObject, Query, Usage, total, usage_from_json
+from sextant.tools.records import JsonMapping, JsonObject, Query, Usage
 from sextant.tools.retrievers.base import Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.text import TermStatistics
@@ -126,7 +126,7 @@ def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_ru
     answered = run_folder.read_outcomes(before) if before else {}
     if request.again:
         answered = {query_id: row for query_id, row in answered.items() if row["error"] is None}
-    spent = total(usage_from_json(row["usage"]) for row in answered.values())
+    spent = run_folder.total_usage(answered)
     pending = [
         query for query in request.share(environment.queries) if query.query_id not in answered
     ]

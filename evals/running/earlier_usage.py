@@ -17,7 +17,7 @@ from sextant.tools.errors import SextantError
 from sextant.tools.models.call_limits import Budget
 from sextant.tools.models.storage.ledger import Ledger, open_ledger
 from sextant.tools.platform import files
-from sextant.tools.records import Usage, total, usage_from_json
+from sextant.tools.records import Usage, usage_from_json
 
 UNREPORTED = Usage(
     unmetered=1, paid_usd=None, list_usd=None
@@ -107,12 +107,5 @@ def count(budget: Budget, folder: Path) -> None:
     if brings_agents(program := run_folder.read_config(folder)["program"]):
         count_agents(program, budget, folder, ledger)
     elif not ledger:  # it sent nothing
-        budget.resume(
-            Usage(
-                calls=total(
-                    usage_from_json(outcome["usage"])
-                    for outcome in run_folder.read_outcomes(folder).values()
-                ).calls
-            ),
-            source=folder.resolve(),
-        )
+        usage = run_folder.total_usage(run_folder.read_outcomes(folder))
+        budget.resume(Usage(calls=usage.calls), source=folder.resolve())

@@ -162,7 +162,7 @@ def evaluate(*, program: Any, task: Any, **fields: Any) -> Result:
     SextantError if the request is wrong or queries are left pending; `run_request` returns a result
     for the latter, too.
     """
-    environment: Environment | None = None
+    environment = None
     if not isinstance(task, str | Path | None):
         environment = _as_environment(task)
         task = environment.task
@@ -255,7 +255,7 @@ def run_request(
     are still pending.
     """
     started = time.monotonic()
-    start: Any = None
+    start = None
     with ExitStack() as stack:
         if request.on_ray:
             from sextant.evals.running.workers import ray_workers  # Ray, an extra
@@ -399,13 +399,6 @@ def connect(
     )
 
 
-def prepare(request: Request) -> PreparedRun:
-    """Return the prepared run of a request, with nothing written: its retrievers, its program and its
-    model.
-    """
-    return prepare_loaded(load_run(request))
-
-
 def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun:
     """Return the prepared run of an opened run; a run in a `folder` was configured by another process,
     and is not again.
@@ -422,7 +415,7 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
         (resolved.retriever, retriever),
         *((resolved.others[name], retriever) for name, retriever in named_retrievers.items()),
     ]
-    config: run_folder.Config = {}
+    config = {}
     if not folder:
         config = run_config(resolved, environment, retriever, model)
         config["retriever"]["others"] = {

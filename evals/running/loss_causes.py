@@ -61,7 +61,7 @@ def label_loss_causes(
         {key: runs[0].config[key] for key in OF_RUNS},
         request,
     )
-    query_of = {query.query_id: query for query in environment.queries}
+    query_of = environment.queries_by_id
     units = {}
     losses = defaultdict[str, list[tuple[str, Result]]](list)  # of each run, with their units
     for run, behaviour in zip(runs, behaviours, strict=True):

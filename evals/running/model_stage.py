@@ -22,7 +22,7 @@ from sextant.tools.errors import FAULTS, RunIncomplete
 from sextant.tools.models.model_spec import check_key
 from sextant.tools.models.run_resources import RunResources
 from sextant.tools.platform.files import sextant_home
-from sextant.tools.records import JsonObject, Query, Usage, total, usage_from_json
+from sextant.tools.records import JsonObject, Query, Usage
 from sextant.tools.retrievers.lexical.bm25 import BM25
 
 # What a stage's configuration has in place of what only runs of tasks have.
@@ -53,7 +53,7 @@ REHEARSED = 50  # units of a rehearsal at most, from the smallest to the largest
 
 def digest(*texts: str) -> str:
     """Return hex digits by which texts are told apart, and ordered the same on every machine."""
-    return hashlib.sha256(":".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(":".join(texts).encode(errors="surrogatepass")).hexdigest()
 
 
 class ModelStage:
@@ -160,6 +160,6 @@ class ModelStage:
                 self._program, chosen, self._documents
             ),
             pending,
-            total(usage_from_json(row["usage"]) for row in before.values()),
+            run_folder.total_usage(before),
         )
         return estimate | {"answered": len(units) - len(unanswered)}

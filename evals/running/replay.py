@@ -118,7 +118,7 @@ def _compare_documents(
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
     blank = {"query_id": query_id, "of": len(grades), "then": None, "now": None}
-    rows: dict[str, Result] = {
+    rows = {
         unit: {"unit": unit, "grade": grades[unit], **blank}
         for unit in sorted(grades, key=lambda unit: (-grades[unit], unit))
     }

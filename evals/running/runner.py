@@ -125,7 +125,7 @@ def run_queries(
 
     def take(results: Sequence[_Result]) -> None:
         outcomes = [result for _, result in results if isinstance(result, dict)]
-        unwritten: RunIncomplete | None = None
+        unwritten = None
         try:
             folder.append(*outcomes)
         except RunIncomplete as problem:  # which ends the run, after the queries in flight

@@ -196,11 +196,7 @@ class EpisodeFactory:
 
     def __post_init__(self) -> None:
         self.tools = list_episode_tools(self.named_tools)
-        self.queries = (
-            {query.query_id: query for query in self.environment.queries}
-            if self.environment
-            else {}
-        )
+        self.queries = self.environment.queries_by_id if self.environment else {}
         metric = self.reward and (self.reward.metric or self.environment.metric)
         if metric and is_pairwise(metric):
             raise UsageError(
@@ -486,22 +482,17 @@ class Episode:
         worth -= reward.token_cost * (usage.input_tokens + usage.output_tokens)
         if self.submission:
             worth += self.world.value(self.query.query_id, self.submission)
-        elif reward.potential:
-            worth += self._recall(reward.potential)
+        elif reward.potential and self._relevant:
+            units = {
+                self._unit_of(doc_id)
+                for step in steps
+                if step.tool in POTENTIALS[reward.potential]
+                for doc_id in step.doc_ids
+            }
+            worth += len(units.intersection(self._relevant)) / len(self._relevant)
         paid_before = self.given
         self.given = worth
         return worth - paid_before + 0.0  # which is never -0.0
-
-    def _recall(self, potential: str) -> float:
-        units = {
-            self._unit_of(doc_id)
-            for step in self.desk.session.trace.steps
-            if step.tool in POTENTIALS[potential]
-            for doc_id in step.doc_ids
-        }
-        return (
-            len(units.intersection(self._relevant)) / len(self._relevant) if self._relevant else 0.0
-        )
 
 
 def query_for_agent(query: Query) -> dict[str, str]:

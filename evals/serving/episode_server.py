@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -56,10 +56,11 @@ class NoQueryAvailable(SessionRefusal):
 class EpisodeServer(EpisodeFactory):
     """The episodes of a run. Threads share it."""
 
-    folder: RunFolder = field(kw_only=True)
-    tell: Callable[[Outcome], None] = field(kw_only=True)
-    retriever: Retriever = field(kw_only=True)  # for searches that belong to no session
-    limits: Mapping[str, int] = field(kw_only=True)  # of each query
+    _: KW_ONLY
+    folder: RunFolder
+    tell: Callable[[Outcome], None]
+    retriever: Retriever  # for searches that belong to no session
+    limits: Mapping[str, int]  # of each query
     budget: Budget = field(default_factory=Budget)
     repeat: bool = False
     most: int = MOST
@@ -80,7 +81,7 @@ class EpisodeServer(EpisodeFactory):
 
         NothingOpen if there is none, or too many are open; UsageError for a query that there is not.
         """
-        self._take_back_idle()
+        self._take_back(self.idle)
         with self._lock:
             try:
                 self.budget.check()
@@ -107,12 +108,12 @@ class EpisodeServer(EpisodeFactory):
             raise NoQueryAvailable(f"query {query_id!r} is answered, or in another's hands")
         return query_id or self._todo[0]
 
-    def _take_back_idle(self) -> None:
-        """Hand out the queries of abandoned episodes again."""
+    def _take_back(self, idle: float) -> None:
+        """Hand out the queries of episodes again that were left alone for `idle` seconds."""
         with self._lock:
             episodes = list(self._open)
         for episode in episodes:  # without the lock: an episode takes its own first
-            episode.leave_if_idle(self.idle)
+            episode.leave_if_idle(idle)
 
     def act(
         self,
@@ -199,26 +200,26 @@ class EpisodeServer(EpisodeFactory):
         while not (self.done or ended()) or not self._news.empty():
             check_interrupts()
             if self._is_used_up():
-                self._take_back_idle()  # which nobody opens another episode to do
+                self._take_back(self.idle)  # which nobody opens another episode to do
             while not self._news.empty():
                 self.tell(self._news.get())
             time.sleep(0.05)
 
     def close(self) -> None:
         """Take the episodes back that are open, but for such as something is being done in."""
-        with self._lock:
-            episodes = list(self._open)
-        for episode in episodes:  # without the lock: an episode takes its own first
-            episode.leave_if_idle(-1.0)
+        self._take_back(-1.0)
 
 
 def open_training_pool(request: Request, reward: RewardSettings | None = None) -> EpisodeFactory:
     """Return the world of a request for training in this process: nothing is kept, but that test was looked at."""
-    ready = evaluate.prepare(_checked(request, reward))
-    world: EpisodeFactory = _world(EpisodeFactory, ready, reward)
+    ready = evaluate.prepare_loaded(evaluate.load_run(_checked(request, reward)))
     if reward:
         record_test_use(ready.config, run_folder.run_path(request.runs, ready.config))
-    return world
+    assert isinstance(ready.system, Served)
+    system = ready.system
+    return EpisodeFactory(
+        system.toolbox, ready.environment, system.depth, reward, system.tools, system.show_left
+    )
 
 
 def serve_episodes(
@@ -235,19 +236,22 @@ def serve_episodes(
     """
 
     def answer(ready: PreparedRun, folder: RunFolder, hooks: runner.QueryHooks) -> None:
-        most = request.max_concurrent or MOST
         budget = ready.model.resources.budget
-        host = _world(
-            EpisodeServer,
-            ready,
+        assert isinstance(ready.system, Served)
+        host = EpisodeServer(
+            ready.system.toolbox,
+            ready.environment,
+            ready.system.depth,
             reward,
+            ready.system.tools,
+            ready.system.show_left,
             folder=folder,
             tell=hooks.outcome,
             retriever=ready.retrievers[0][1],
             limits=ready.resolved.limits,
             budget=budget,
             repeat=repeat,
-            most=most,
+            most=request.max_concurrent or MOST,
         )
         try:
             play(host)
@@ -310,22 +314,6 @@ def _checked(request: Request, reward: RewardSettings | None) -> Request:
     if request.compiled or request.prompts:
         raise UsageError("an agent outside has prompts of its own; leave the option out")
     return replace(request, lm="offline")
-
-
-def _world(
-    world_type: Any, ready: PreparedRun, reward: RewardSettings | None, **options: Any
-) -> Any:
-    assert isinstance(ready.system, Served)
-    system = ready.system
-    return world_type(
-        system.toolbox,
-        ready.environment,
-        system.depth,
-        reward,
-        system.tools,
-        system.show_left,
-        **options,
-    )
 
 
 serve = serve_episodes  # its name in Sextant 0.1, which guides documented; it goes with the next release

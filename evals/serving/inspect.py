@@ -88,7 +88,7 @@ def _make_task(name: str) -> Callable[..., Task]:
             Sample(as_json(query_for_agent(query)), id=query_id)
             for query_id, query in world.queries.items()
         ]
-        options: Any = {"scorer": metrics_of_ranking(world), "message_limit": max_messages}
+        options = {"scorer": metrics_of_ranking(world), "message_limit": max_messages}
         return Task(
             samples, setup=open_episode(world), solver=generate(), cleanup=_forget, **options
         )

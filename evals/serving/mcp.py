@@ -212,39 +212,22 @@ class McpServer:
         )
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] != "http":
-                await application(scope, receive, send)
-                return
-            if scope["path"] != PATH:
-                await JSONResponse(
-                    {"error": f"there is nothing here; the tools are at {PATH}"},
-                    HTTPStatus.NOT_FOUND,
-                )(scope, receive, send)
-                return
-            if scope["method"] == "POST":
-                body = (await receive())["body"]  # which Guard has read as a whole
-                try:
-                    body = write_message(read_message(body)).encode()
-                except NoMessage as error:
-                    await JSONResponse(error.as_answer(), HTTPStatus.BAD_REQUEST)(
-                        scope, receive, send
-                    )
-                    return
-                receive = replay(body, receive)
-            # There are no events to begin again at.
-            await application(
-                {
-                    **scope,
-                    "headers": [
-                        (name, value)
-                        for name, value in scope["headers"]
-                        if name != b"last-event-id"
-                    ],
-                },
-                receive,
-                send,
-            )
-            if scope["method"] == "DELETE":
+            target: Any = application
+            if scope["type"] == "http" and scope["path"] != PATH:
+                nothing = {"error": f"there is nothing here; the tools are at {PATH}"}
+                target = JSONResponse(nothing, HTTPStatus.NOT_FOUND)
+            elif scope["type"] == "http":
+                # There are no events to begin again at.
+                headers = [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]
+                scope = {**scope, "headers": headers}
+                if scope["method"] == "POST":
+                    body = (await receive())["body"]  # which Guard has read as a whole
+                    try:
+                        receive = replay(write_message(read_message(body)).encode(), receive)
+                    except NoMessage as error:
+                        target = JSONResponse(error.as_answer(), HTTPStatus.BAD_REQUEST)
+            await target(scope, receive, send)
+            if target is application and scope.get("method") == "DELETE":
                 await run_sync(self.clients.leave, Headers(scope=scope).get(SESSION, ""))
 
         return WebServer(AuthMiddleware(answer, address, admits), address.address, address.port)
@@ -327,7 +310,7 @@ class McpServer:
             texts, failed = [_error(str(refusal))], True
         # Documents may have lone surrogates, which the protocol's JSON cannot have.
         content: list[Any] = [
-            types.TextContent(text=text.encode("utf-8", "replace").decode()) for text in texts
+            types.TextContent(text=text.encode(errors="replace").decode()) for text in texts
         ]
         return types.CallToolResult(content=content, is_error=failed)
 

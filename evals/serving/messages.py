@@ -66,7 +66,7 @@ def _is_id(value: Any) -> bool:
 
 def write_message(message: JsonObject) -> str:
     """Write a message as JSON that every reader takes."""
-    return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace").decode()
+    return json.dumps(message, ensure_ascii=False).encode(errors="replace").decode()
 
 
 async def read_lines(

@@ -64,7 +64,7 @@ class Answer(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Write it."""
-        return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+        return json.dumps(content, ensure_ascii=False).encode(errors="replace")
 
 
 async def _read_sent(request: Request) -> Any:
@@ -216,7 +216,7 @@ class RestApi:
                 parts["error"] = json.dumps(json.loads(observation.text)["error"])
             members = [f'"{name}": {part}' for name, part in parts.items()]
             return Response(
-                f"{{{', '.join(members)}}}".encode("utf-8", "replace"),
+                f"{{{', '.join(members)}}}".encode(errors="replace"),
                 observation.refused or HTTPStatus.OK,
                 media_type="application/json",
             )
