@@ -55,7 +55,7 @@ def parser() -> CommandParser:
     )
 
     def add_verb(name: str, about: str) -> CommandParser:
-        verb: CommandParser = kinds.add_parser(name, help=about, description=about)
+        verb = kinds.add_parser(name, help=about, description=about)
         verb.add_argument(
             "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are"
         )

@@ -150,7 +150,7 @@ def _import(arguments: argparse.Namespace) -> Path:
     model = arguments.model
     trajectories = arguments.trajectories
     encoded = arguments.encoded
-    notes = list[str]()
+    notes = []
     with tempfile.TemporaryDirectory() as folder:
         if file.suffix in (".json", ".eval"):
             log = inspect_log.convert_inspect_log(file, Path(folder), arguments.epoch)

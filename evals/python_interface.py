@@ -197,7 +197,7 @@ def _as_list(values: Any) -> list[Any]:
 
 def _paths(runs: Sequence[Run | Sequence[Run]]) -> list[Path]:
     """Return the folders of runs, which may be named one by one or in a list."""
-    paths = list[Path]()
+    paths = []
     for run in runs:
         if isinstance(run, Result):
             paths.append(run.folder)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sextant import environments
 from sextant.agents import AGENTS
@@ -149,7 +149,7 @@ def run_request(
         from sextant.evals.running import evaluate, progress_display  # as above
         from sextant.evals.scoring.score_table import show_scores  # as above
 
-    report: Any = None if arguments.json else progress_display.report
+    report = None if arguments.json else progress_display.report
     result = evaluate.run_request(
         request, events.report if events else report, opening=opening or evaluate.load_run
     )
@@ -220,8 +220,7 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
     problems = {}
     failed_queries = 0
     for task, request in requests.items():
-        problem: SextantError | None = None
-        values: JsonObject = {"task": task}
+        values = {"task": task}
         try:
             if arguments.dry_run:
                 with announced(f"estimating the cost of {task}"):
@@ -233,13 +232,12 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
                     print_stdout("\n")
                 result = run_request(request, arguments, events, open_on_shared_budget)
                 values = result.json()
-                problem = result.problem
                 failed_queries += result.failed
-        except SextantError as error:
-            problem = error
-        if problem:
+                if result.problem:
+                    raise result.problem
+        except SextantError as problem:
             if is_interrupted() or isinstance(problem, Interrupted):
-                raise problem
+                raise
             print_stderr(f"{task}: {problem}")
             problems[task] = problem
             values = values | {"error": str(problem)}
@@ -311,17 +309,16 @@ def describe_programs() -> tuple[list[JsonObject], list[TerminalBlock]]:
                 description += f" ({installed[name]})"
             description = strip_control_characters(description)
             rows.append({"name": name, "kind": label, "about": description, "parameters": values})
-            pairs = [shlex.quote(f"{key}={_as_typed(value)}") for key, value in values.items()]
+            pairs = [
+                # As -P takes the value.
+                shlex.quote(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
+                for key, value in values.items()
+            ]
             items += [(name, description), ("", f"-P {' '.join(pairs)}")][: 1 + bool(pairs)]
         if items:
             blocks += [f"{label}s", DefinitionList(items)]
     blocks.append("your own: --program FILE.py:NAME or package.module:NAME")
     return rows, blocks
-
-
-def _as_typed(value: Any) -> Any:
-    """Return the value of a parameter as -P takes it."""
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ UNNAMED = "unnamed, "
 
 def printable(text: object) -> str:
     """Text of a run as a reader may see it: no control characters, no half of a character."""
-    return strip_control_characters(str(text).encode("utf-8", "replace").decode())
+    return strip_control_characters(str(text).encode(errors="replace").decode())
 
 
 def model_name(name: str, program: str = "") -> str:

@@ -18,9 +18,7 @@ OUT_OF_BUDGET = "out of budget"
 def read_status(path: Path) -> JsonObject | None:
     """Return the status of the sitting that goes, or was killed; None if there is none."""
     with suppress(OSError):
-        return files.read_object(
-            files.read_input(path / STATUS, LARGEST).decode("utf-8", "replace")
-        )
+        return files.read_object(files.read_input(path / STATUS, LARGEST).decode(errors="replace"))
     return None
 
 
@@ -29,7 +27,7 @@ def read_sittings(path: Path) -> list[JsonObject]:
     sittings = []
     with suppress(OSError):
         for line in (path / SITTINGS).read_bytes().splitlines():
-            row = files.read_object(line.decode("utf-8", "replace"))
+            row = files.read_object(line.decode(errors="replace"))
             if row is not None and isinstance(row.get("seconds"), int | float):
                 sittings.append(row)
     return sittings

@@ -18,7 +18,6 @@ from sextant.tools.platform.cli import CommandParser, add_json_option, print_std
 from sextant.tools.platform.installation import find_page
 from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import (
-    TextBlock,
     add_latex_options,
     read_latex_style,
     to_latex,
@@ -91,8 +90,8 @@ def run(
     )
     with announced("testing the differences"):
         gathered = results.gather(study, cell_results)
-    page: Path | None = None
-    blocks: list[TextBlock] = []
+    page = None
+    blocks = []
     if gathered.runs:
         with announced("writing the report"):
             figures = results.lay_out(gathered)

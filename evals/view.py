@@ -173,7 +173,12 @@ def watch(runs: Path, work: Callable[[], int]) -> int:
         print_stderr(f"page: {server.address}")
         _open_browser(server.address_once)
         try:
-            code = _exit_code(work)
+            try:
+                code = work()
+            except (SextantError, OSError) as error:
+                if is_interrupted():
+                    raise
+                code = report_error(error)
             if _is_read():
                 print_stderr("the page is still served; Ctrl-C ends it")
                 with suppress(KeyboardInterrupt):
@@ -181,15 +186,6 @@ def watch(runs: Path, work: Callable[[], int]) -> int:
             return code
         finally:
             server.shutdown()
-
-
-def _exit_code(work: Callable[[], int]) -> int:
-    try:
-        return work()
-    except (SextantError, OSError) as error:
-        if is_interrupted():
-            raise
-        return report_error(error)
 
 
 def export(arguments: argparse.Namespace) -> None:

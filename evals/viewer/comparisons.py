@@ -56,7 +56,7 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
         pairs = compare_pairs(paths, chosen) if len(runs) > 2 else []
     except SextantError as problem:
         return answer | {"metric": chosen, "why": str(problem)}
-    notes = list[str]()
+    notes = []
     for note in result["notes"]:
         for run, name in zip(runs, names, strict=True):
             note = note.replace(run.name, name)
@@ -89,8 +89,8 @@ def letter(place: int) -> str:
 
 def _spread(runs: Sequence[ScoredRun]) -> Answer:
     query_ids = dict.fromkeys(query_id for run in runs for query_id in run.query_ids)
-    spread: dict[str, list[float | None]] = {}
-    moved: dict[str, int] = {}
+    spread = {}
+    moved = {}
     for name in runs[0].columns:
         if not all(name in run.columns for run in runs):
             continue
@@ -109,15 +109,6 @@ def _spread(runs: Sequence[ScoredRun]) -> Answer:
     }
 
 
-def _draw_axis(described: JsonMapping, places: Mapping[str, int]) -> Answer:
-    keys = ("mean", "low", "high", "end", "cost")
-    lines = [
-        {"run": places[row["run"]], **{key: row[key] for key in keys}}
-        for row in described["curves"]
-    ]
-    return {"words": described["words"], "budgets": described["budgets"], "curves": lines}
-
-
 def draw_curves(runs: Sequence[ScoredRun], metric: str) -> Answer:
     """Return the curves of runs at equal budgets; "why" is the reason if there are none."""
     places = {run.name: place for place, run in enumerate(runs)}
@@ -125,10 +116,21 @@ def draw_curves(runs: Sequence[ScoredRun], metric: str) -> Answer:
         result = curves([run.path for run in runs], metric)
     except SextantError as problem:
         return {"why": str(problem), "axes": {}, "metric": metric, "refused": []}
+    keys = ("mean", "low", "high", "end", "cost")
+    axes = {}
+    for axis, described in result["axes"].items():
+        axes[axis] = {
+            "words": described["words"],
+            "budgets": described["budgets"],
+            "curves": [
+                {"run": places[row["run"]], **{key: row[key] for key in keys}}
+                for row in described["curves"]
+            ],
+        }
     return {
         "why": "",
         "metric": result["metric"],
-        "axes": {axis: _draw_axis(described, places) for axis, described in result["axes"].items()},
+        "axes": axes,
         "refused": [
             {"run": places[row["run"]], "axis": row["axis"], "why": row["why"]}
             for row in result["refused"]

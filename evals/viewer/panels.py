@@ -22,7 +22,7 @@ def load_panels(names: Sequence[str]) -> list[Panel]:
 
     UsageError for a name that is no panel, or a panel whose name is taken.
     """
-    panels: dict[str, Panel] = {name: plugins.load_object("panel", name, PANELS) for name in PANELS}
+    panels = {name: plugins.load_object("panel", name, PANELS) for name in PANELS}
     for name in names:
         panel = plugins.load_object("panel", name, {}, plugins.PANELS)
         if not isinstance(panel, Panel):

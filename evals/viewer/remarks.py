@@ -75,7 +75,7 @@ def read_remarks(file: Path) -> dict[str, Remarks]:
         raise DataError(f"{file} cannot be read: {files.describe(error)}") from None
     damaged = 0
     for line in content.splitlines():
-        row = files.read_object(line.decode("utf-8", "replace")) or {}
+        row = files.read_object(line.decode(errors="replace")) or {}
         try:
             schemas.validate(RemarkSchema, row)
             run = schemas.validate(str, row.get("run"))
@@ -117,7 +117,7 @@ class RemarkWriter:
             raise UsageError(f"this is no remark: {error}") from None
         if "step" in sent and "query_id" not in sent:
             raise UsageError("a remark on a step names its query")
-        remark: JsonObject = {
+        remark = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": name_run(run),
             **{key: sent[key] for key in RemarkSchema.__annotations__ if key in sent},
@@ -128,7 +128,7 @@ class RemarkWriter:
             with self._lock:
                 # A torn line would join the new line.
                 list(files.iter_lines(file, repair=True))
-                files.append_line(file, line.encode("utf-8", "backslashreplace"))
+                files.append_line(file, line.encode(errors="backslashreplace"))
         except OSError as error:
             raise DataError(f"{file} cannot be written: {files.describe(error)}") from None
         return remark

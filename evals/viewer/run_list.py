@@ -29,7 +29,7 @@ def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
     system that were asked the same, and "asked": how its questions differ from those of the largest
     group on its task.
     """
-    groups: dict[str, list[ScoredRun]] = defaultdict(list)
+    groups = defaultdict(list)
     for run in runs:
         groups[json.dumps([run.contract, run.metric], sort_keys=True)].append(run)
     largest: dict[str, ScoredRun] = {}
@@ -51,7 +51,7 @@ def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
     """Return by run.name the retriever and the model, each if runs of its program differ in it, as
     "over", and the "setting" in which runs of its system differ.
     """
-    programs: dict[tuple[str, bool], list[ScoredRun]] = defaultdict(list)
+    programs = defaultdict(list)
     for run in runs:
         programs[run.config["program"], bool(run.config.get("compiled"))].append(run)
     settings = name_settings(runs)

@@ -39,7 +39,7 @@ def _read(root: Path, file: Path, find_run: FindRun) -> JsonObject:
     page = file.with_name("index.html")
     cells = []
     for row in table["cells"]:
-        cell: JsonObject = {key: str(row[key]) for key in ("row", "task", "state", "reason")}
+        cell = {key: str(row[key]) for key in ("row", "task", "state", "reason")}
         cells.append(cell | (find_run(root / row["run"]) if row["run"] else {}))
     return {
         "name": str(table["study"]),

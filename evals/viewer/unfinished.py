@@ -20,7 +20,7 @@ from sextant.evals.scoring.score_run import PartialScores
 from sextant.evals.scoring.scored_run import ScoredRun, name_retriever
 from sextant.evals.viewer.loaded_run import BEGINNING, Answer, DocumentTexts, Judged, LoadedRun
 from sextant.tools.errors import DataError
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.records import JsonObject
 
 NOT_SCORED = "not scored"
 NEWEST = 20  # answered queries that are named, the last first
@@ -124,7 +124,7 @@ class UnfinishedRun:
     def describe(self) -> Answer:
         """Return the state for the list of runs: keys of the status, and the newest queries."""
         state = self.state
-        status: JsonMapping = state.status if state else {}
+        status = state.status if state else {}
         data = self.config[run_folder.PROVENANCE]["data"]
         asked = self.config["asked"]
         queries = status.get("queries") or len(asked["query_ids"] or ()) or asked["limit"]
