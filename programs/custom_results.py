@@ -111,8 +111,9 @@ def _pick_column(frame: Any) -> Any:
     for name in (*ANSWERS, *_ID_NAMES):
         if name in frame.columns:
             return frame[name]
-    columns = ", ".join(map(str, frame.columns))
-    raise TypeError(f"returned a frame with columns {columns}; name one doc_id")
+    raise TypeError(
+        f"returned a frame with columns {', '.join(map(str, frame.columns))}; name one doc_id"
+    )
 
 
 def _order_by_score(scores: Mapping[Any, Any]) -> list[Any]:

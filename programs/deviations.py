@@ -137,8 +137,10 @@ compare_crumb_model = compare_model(r"gemma-?3[-:]27b", "Gemma 3 27B")
 def describe_pool(setup: Setup) -> str:
     """Return what a program ranks."""
     if pool := setup.config.get("pool"):
-        relevant = _RELEVANT[pool_kinds.read_kind(setup.config)]
-        return f"the first {pool['size']} of {' and '.join(pool['of'])} {relevant}"
+        return (
+            f"the first {pool['size']} of {' and '.join(pool['of'])} "
+            f"{_RELEVANT[pool_kinds.read_kind(setup.config)]}"
+        )
     if setup.has_candidates:
         return "the query's candidates"
     return f"the first {setup.parameter('pool')} of {setup.retriever}, whatever these miss"
@@ -210,8 +212,10 @@ def compare_solutions(setup: Setup) -> str:
     """Compare solutions with the excerpts of OBLIQ-Bench's appendix D.3.6, whose length it leaves open."""
     if not setup.parameter("solutions"):
         return ""
-    shown = setup.parameter("solution_chars")
-    return f"of each solution it shows {shown} characters, the paper an excerpt"
+    return (
+        f"of each solution it shows {setup.parameter('solution_chars')} characters, the paper an "
+        "excerpt"
+    )
 
 
 def compare_reranking(setup: Setup) -> str:

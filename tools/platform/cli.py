@@ -90,28 +90,6 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         )
 
 
-class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public class of it
-    """Stores the value of an option; the parser may refuse a second value."""
-
-    def __call__(
-        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
-    ) -> None:
-        parser.check_repeat(self, option_string, "", values)
-        super().__call__(parser, namespace, values, option_string)
-
-
-class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
-    """Appends the value of an option; of pairs of a name and a value, it refuses another value for a name."""
-
-    def __call__(
-        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
-    ) -> None:
-        if isinstance(values, tuple):
-            name, value = values
-            parser.check_repeat(self, option_string, name, value)
-        super().__call__(parser, namespace, values, option_string)
-
-
 class CommandParser(argparse.ArgumentParser):
     """argparse with errors of a line that offer the nearest name, without abbreviated options, and no
     option loses its first value.
@@ -121,11 +99,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
-        for action in (None, "store"):
-            self.register("action", action, _Store)
-        self.register("action", "append", _Append)
         self.lists = set[str]()  # options that take a list, with commas between its values
-        self._given = dict[tuple[int, str], Any]()
+        self._given = dict[tuple[str, str], Any]()
         self._typed = list[str]()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -142,26 +117,25 @@ class CommandParser(argparse.ArgumentParser):
             kind = f"value of {action.option_strings[0]}" if action.option_strings else "command"
             raise UnknownName(kind, value, action.choices)
 
-    def check_repeat(
-        self, action: argparse.Action, option: str | None, name: str, value: Any
-    ) -> None:
-        """Raise UsageError if an option that means several things was given before with another
-        value.
+    def _get_values(self, action: argparse.Action, arg_strings: Any) -> Any:
+        """Return an option's value. UsageError if the option means several things and had another value before.
 
-        That is an option that takes a list (`--task a --task b` would run b alone), and a `name`
-        given two values (`-P hops=2 -P hops=3`). Of any other option the last value counts, as
-        usual.
+        That is an option that takes a list (`--task a --task b` would run b alone), and a name given
+        two values (`-P hops=2 -P hops=3`). Of any other option the last value counts, as usual.
         """
-        before = self._given.get((id(action), name), value)
-        self._given[id(action), name] = value
-        if not option or before == value:
-            return
-        if option in self.lists or isinstance(action, _Append):
-            remedy = f", as {option} {before},{value}" if option in self.lists else ""
-            raise UsageError(
-                f"{f'{option} {name}'.strip()} is given twice, as {str(before)!r:.100} and as "
-                f"{str(value)!r:.100}; give it once{remedy}"
-            )
+        values = super()._get_values(action, arg_strings)
+        is_pair = isinstance(values, tuple) and isinstance(action, argparse._AppendAction)  # noqa: SLF001  # as above
+        option = next(iter(action.option_strings), "")
+        if is_pair or option in self.lists:
+            name, value = values if is_pair else ("", values)
+            before = self._given.setdefault((option, name), value)
+            if before != value:
+                remedy = "" if is_pair else f", as {option} {before},{value}"
+                raise UsageError(
+                    f"{f'{option} {name}'.strip()} is given twice, as {str(before)!r:.100} and as "
+                    f"{str(value)!r:.100}; give it once{remedy}"
+                )
+        return values
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, for exit code 2 without the usage block; first for an option that is unknown."""
@@ -324,11 +298,10 @@ def guard_prints() -> None:
     """Guard standard output and error, also if a table on the terminal has replaced them with its
     own streams.
     """
-    sys.stdout, sys.stderr = map(_guard, (sys.stdout, sys.stderr))
-
-
-def _guard(stream: Any) -> Any:
-    return stream if stream is None or isinstance(stream, _Guarded) else _Guarded(stream)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, _Guarded):
+            setattr(sys, name, _Guarded(stream))
 
 
 def own_stream(stream: TextIO | None) -> TextIO | None:

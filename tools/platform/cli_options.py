@@ -192,9 +192,9 @@ def validate_request(request: object) -> None:
         checked = _model(request_type)(**{name: getattr(request, name) for name in options})
     except ValueError as error:
         first = cast(Any, error).errors()[0]
-        flag = options[first["loc"][0]].flag
         raise UsageError(
-            f"{flag} {first['input']!r:.200}: {first['msg'].removeprefix('Value error, ')}"
+            f"{options[first['loc'][0]].flag} {first['input']!r:.200}: "
+            f"{first['msg'].removeprefix('Value error, ')}"
         ) from None
     for name, value in checked:
         object.__setattr__(request, name, value)

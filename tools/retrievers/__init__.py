@@ -296,9 +296,9 @@ def with_lens_attribute(spec: RetrieverSpec, attribute: str) -> RetrieverSpec:
     options = dict(spec.options)
     if lookup(spec.kind).constructor.needs_lens and not options.get("attribute"):
         if not attribute:
-            page = find_page("docs/decisions/lens.md")
             raise NotApplicable(
-                f"{spec} needs attribute=..., because the task has no lens of its own; {page}"
+                f"{spec} needs attribute=..., because the task has no lens of its own; "
+                f"{find_page('docs/decisions/lens.md')}"
             )
         options = {"attribute": attribute, **options}
     parts = tuple(with_lens_attribute(part, attribute) for part in spec.parts)
@@ -471,8 +471,9 @@ def _construct(
             raise OwnCodeFailed(f"{spec} cannot be built: {error}{line}") from error
         if isinstance(error, SextantError):
             raise
-        reason = plugins.describe_exception(error)
-        raise OwnCodeFailed(f"{spec} cannot be built: {reason}") from error
+        raise OwnCodeFailed(
+            f"{spec} cannot be built: {plugins.describe_exception(error)}"
+        ) from error
     if spec.kind not in RETRIEVERS:
         retriever.known = corpus
     if not hasattr(retriever, "name"):  # a class of a user need not set it

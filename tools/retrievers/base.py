@@ -134,8 +134,7 @@ def _check_results(results: Any, searches: Searches, k: int, known: Collection[s
         raise ValueError(f"answered {_describe(results)}")
     lists = list(results)
     if len(lists) != len(searches):
-        asked = plural(len(searches), "search", "searches")
-        raise ValueError(f"answered {len(lists)} of {asked}")
+        raise ValueError(f"answered {len(lists)} of {plural(len(searches), 'search', 'searches')}")
     return [
         _check_hits(hits, search, k, known) for hits, search in zip(lists, searches, strict=True)
     ]

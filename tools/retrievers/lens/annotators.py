@@ -199,9 +199,9 @@ def check(model: str, attribute: str) -> None:
     if " " not in attribute:
         lenses.get_lens(attribute)
     elif model == "offline":
-        lens_names = ", ".join(lenses.LENSES)
         raise UsageError(
-            f"offline only counts, by one of {lens_names}; lens(..., model=...) takes any attribute"
+            f"offline only counts, by one of {', '.join(lenses.LENSES)}; lens(..., model=...) "
+            "takes any attribute"
         )
 
 
@@ -422,8 +422,10 @@ class OfflineAnnotator:
         spent: Usage,
     ) -> str:
         """Return a line that describes the counted cues."""
-        subject = surface_cues.COUNTED[self._attribute]
-        return f"lens: offline annotates {plural(texts, 'text')} by counting: {subject}; no language model"
+        return (
+            f"lens: offline annotates {plural(texts, 'text')} by counting: "
+            f"{surface_cues.COUNTED[self._attribute]}; no language model"
+        )
 
     def annotate(self, texts: Sequence[str]) -> AnnotatedBatch:
         """Return the words that stand for the counts in each text."""
