@@ -195,12 +195,8 @@ def _check_prompt(
         raise UsageError(
             f"{source}: {UnknownName(f'field of {predictor_name}', unknown[0], field_names)}"
         )
-    if prompt.signature:  # not of a user's own prompt
-        _check_unchanged(prompt, current, predictor_name, source)
-
-
-def _check_unchanged(prompt: Prompt, current: Prompt, predictor_name: str, source: str) -> None:
-    """Raise UsageError if the program's own prompt is not the one that was compiled from."""
+    if not prompt.signature:  # a user's own prompt
+        return
     parts = {
         "signature": (prompt.signature, current.signature),
         "fields": ({*map(_bare, prompt.fields)}, {*map(_bare, current.fields)}),
@@ -326,8 +322,7 @@ def _open(value: Any) -> Any:
 
 def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
     """Fuse submissions for a query: rankings by reciprocal ranks, ties in order of appearance, and all traces."""
-    rankings = [submission.ranking for submission in submissions]
-    points = reciprocal_rank_fusion(rankings, exact=False)
+    points = reciprocal_rank_fusion([submission.ranking for submission in submissions], exact=False)
     first = submissions[0]
     order = sorted(points, key=lambda doc_id: -points[doc_id])
     trace = Trace(first.trace.query_id)

@@ -85,7 +85,9 @@ def make_program_class(user_object: Any, name: str) -> Any:
     is_object = isinstance(user_object, dspy.Module) or is_graph(user_object)
     parameters = {} if is_object or not callable(user_object) else _parameters(user_object, name)
     usable_class = is_class and (
-        issubclass(user_object, dspy.Module) or "toolbox" in parameters or _has_call(user_object)
+        issubclass(user_object, dspy.Module)
+        or "toolbox" in parameters
+        or any("__call__" in vars(base_class) for base_class in user_object.__mro__)
     )
     if not (is_object or usable_class or (callable(user_object) and not is_class)):
         raise UsageError(
@@ -165,10 +167,6 @@ def _hides_parameters(callable_object: Any, parameters: Sequence[inspect.Paramet
     return any(
         {*inspect.signature(function).parameters} & {*_FUNCTIONS} - shown for function in wrapped
     )
-
-
-def _has_call(user_class: type) -> bool:
-    return any("__call__" in vars(base_class) for base_class in user_class.__mro__)
 
 
 def _is_of_a_query(parameters: Mapping[str, inspect.Parameter]) -> bool:
@@ -621,8 +619,9 @@ def _inputs_of(module: Any, label: str) -> list[str]:
         for name, parameter in [*parameters.items()][1:]
         if parameter.default is parameter.empty or name in (*QUERY, "objective")
     ]
-    if len(parameters) == 1:  # it takes what its signature has
-        inputs = _signature_inputs(module)
+    if len(parameters) == 1:  # it takes what its signature has, or its first predictor's
+        signed = [part for part in (module, *module.predictors()) if hasattr(part, "signature")]
+        inputs = [*signed[0].signature.input_fields] if signed else []
     texts = [name for name in inputs if name != "objective"]
     if not texts or (len(texts) > 1 and not {*texts} <= {*QUERY}):
         raise UsageError(
@@ -630,14 +629,6 @@ def _inputs_of(module: Any, label: str) -> list[str]:
             f"{', '.join(QUERY)} and objective, or the only input; give others a default"
         )
     return inputs
-
-
-def _signature_inputs(module: Any) -> list[str]:
-    """Return the input fields of the module's signature, or of its first predictor's."""
-    for predictor in (module, *module.predictors()):
-        if hasattr(predictor, "signature"):
-            return list(predictor.signature.input_fields)
-    return []
 
 
 def _graphs() -> Any:

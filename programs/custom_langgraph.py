@@ -49,8 +49,11 @@ class Tool(StructuredTool):
     ) -> str | JsonObject:
         if isinstance(tool_input, dict):
             parameters = inspect.signature(self.func or self).parameters
-            kinds = {name: parameter.annotation for name, parameter in parameters.items()}
-            tool_input = convert_arguments(self.name, tool_input, kinds)
+            tool_input = convert_arguments(
+                self.name,
+                tool_input,
+                {name: parameter.annotation for name, parameter in parameters.items()},
+            )
         return super()._parse_input(tool_input, tool_call_id)
 
 
@@ -162,11 +165,13 @@ class Model(BaseChatModel):
             tools=[*self.offered],
         )
         names = [tool["function"]["name"] for tool in self.offered]
-        calls = [
-            {"name": find_tool(call.name, names), "args": call.args}
-            for call in answer.calls.tool_calls
-        ]
-        return {"content": answer.message, "calls": calls}
+        return {
+            "content": answer.message,
+            "calls": [
+                {"name": find_tool(call.name, names), "args": call.args}
+                for call in answer.calls.tool_calls
+            ],
+        }
 
 
 class Runner(SharedOnDeepcopy):
@@ -194,7 +199,11 @@ class Runner(SharedOnDeepcopy):
         )
         self._inputs = _find_inputs(self.graph, label)
         self._context, self._context_fault = _make_context(self.graph, label)
-        _refuse_interrupts(self.graph, label)
+        if self.graph.interrupt_before_nodes or self.graph.interrupt_after_nodes:
+            raise UsageError(
+                f"{label} is compiled with interrupt_before or interrupt_after, and nobody is there "
+                "to go on with it; leave that out"
+            )
         self._is_async = self._can_await(savers)
         if not self._is_async and (awaited := _find_async_node(graphs)):
             raise UsageError(
@@ -294,15 +303,6 @@ def _find_async_node(graphs: Sequence[Any]) -> str:
                 if getattr(step, "afunc", None) and step.func is None:
                     return str(name)
     return ""
-
-
-def _refuse_interrupts(graph: Any, label: str) -> None:
-    """Raise UsageError for a graph that stops for a person."""
-    if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
-        raise UsageError(
-            f"{label} is compiled with interrupt_before or interrupt_after, and nobody is there "
-            "to go on with it; leave that out"
-        )
 
 
 def _make_context(graph: Any, label: str) -> tuple[dict[str, Any], str]:

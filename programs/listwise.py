@@ -239,7 +239,7 @@ class Tournament(Program):
                 f"tournament needs promote below batch={self.batch}, not {self.promote}: no round "
                 "would end"
             )
-        self.solved = read_solutions(self.solutions) if self.solutions else {}
+        self.solved = read_texts(self.solutions, "solution") if self.solutions else {}
         seen_through = get_lens(self.lens)
         advice = (self.solved and seen_through.solved) or seen_through.recognise
         if self.think:
@@ -338,8 +338,3 @@ class Tournament(Program):
                 for passage in passages
             ],
         }
-
-
-def read_solutions(path: str) -> dict[str, str]:
-    """Return the solutions in the file `path`, by id. DataError for a file that is not as it should be."""
-    return read_texts(path, "solution")

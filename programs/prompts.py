@@ -49,8 +49,12 @@ def describe(program: Any) -> dict[str, Table]:
     """Return the prompts of a program as a file has them, with every default."""
     prompts: dict[str, Table] = {}
     for name, predictor in program.named_predictors():
-        fields = {key: description(key, field) for key, field in predictor.signature.fields.items()}
-        prompts[name] = {"instructions": predictor.signature.instructions, "fields": fields}
+        prompts[name] = {
+            "instructions": predictor.signature.instructions,
+            "fields": {
+                key: description(key, field) for key, field in predictor.signature.fields.items()
+            },
+        }
     return prompts
 
 

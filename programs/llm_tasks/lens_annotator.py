@@ -88,8 +88,11 @@ class Annotator(Program):
         )
         ranked_ids: list[str] = []
         if any(map(content_words, notes.values())):
-            index = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool))
-            ranked_ids = index.search(text, len(pool)).doc_ids
+            ranked_ids = (
+                BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool))
+                .search(text, len(pool))
+                .doc_ids
+            )
         ranked = complete_ranking(ranked_ids, pool)
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

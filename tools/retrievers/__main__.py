@@ -184,12 +184,13 @@ def describe(name: str) -> JsonObject:
                 parts = ["A", "B", "..."]
             form = f"{name}({','.join(parts)})"
     summary = first_sentence(inspect.getdoc(retriever_type.constructor))
-    options = {option: _default(parameter) for option, parameter in retriever_type.options.items()}
     return {
         "name": name,
         "form": form,
         "what": summary,
-        "options": options,
+        "options": {
+            option: _default(parameter) for option, parameter in retriever_type.options.items()
+        },
     }
 
 
@@ -240,8 +241,16 @@ def _indexes(arguments: argparse.Namespace) -> None:
     cells = []
     for index in indexes:
         built = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
-        notes = f"{_options_of(index)} {_state_of(index)}".strip()
-        cells.append([index.name, decimal(index.bytes), built, notes])
+        notes = [
+            f"{name}={value}"
+            for name, value in index.key.items()
+            if name not in ("kind", "corpus", "code", "format")
+            and isinstance(value, str | int | float)
+            and value != ""
+        ]
+        if not index.finished:
+            notes.append("being built" if index.in_use else "half built; the next use goes on")
+        cells.append([index.name, decimal(index.bytes), built, " ".join(notes)])
     if indexes:
         show([ResultTable("", ["index", "size", "built", "options"], cells, names=(0, 2, 3))])
     total = decimal(sum(index.bytes for index in indexes))
@@ -250,21 +259,6 @@ def _indexes(arguments: argparse.Namespace) -> None:
         print_stderr(f"{plural(len(indexes), 'index', 'indexes')}, {total}, in {folder}")
     else:
         print_stderr(f"no indexes in {folder}")
-
-
-def _options_of(index: index_store.StoredIndex) -> str:
-    options = []
-    for name, value in index.key.items():
-        is_option = name not in ("kind", "corpus", "code", "format")
-        if is_option and isinstance(value, str | int | float) and value != "":
-            options.append(f"{name}={value}")
-    return " ".join(options)
-
-
-def _state_of(index: index_store.StoredIndex) -> str:
-    if index.finished:
-        return ""
-    return "being built" if index.in_use else "half built; the next use goes on"
 
 
 def _delete(arguments: argparse.Namespace) -> None:

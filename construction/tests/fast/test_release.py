@@ -10,7 +10,7 @@ import pytest
 
 from sextant import environments
 from sextant.environments.base import Comparison
-from sextant.programs.listwise import read_solutions
+from sextant.programs.texts_by_id import read_texts
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.lenses import get_lens
@@ -227,7 +227,7 @@ def test_private_texts_are_found_wherever_a_release_says_them_and_what_documents
         tmp_path,
         MADE | {"source": "They apply the inequality of means once."},
     )
-    assert read_solutions(str(tmp_path / "solutions.jsonl"))["d1"] == long
+    assert read_texts(str(tmp_path / "solutions.jsonl"), "solution")["d1"] == long
     assert (tmp_path / "solutions.jsonl").stat().st_mode & 0o77 == 0
     found = release.check_release(tmp_path)
     assert found[:2] == [

@@ -16,7 +16,7 @@ from sextant.evals.running.workers.shards import gather
 from sextant.evals.scoring.scored_run import find_folders
 from sextant.evals.studies import study_file
 from sextant.programs import prompts
-from sextant.programs.listwise import read_solutions
+from sextant.programs.texts_by_id import read_texts
 from sextant.tools.errors import RunConflict, SextantError
 from sextant.tools.models import prices
 from sextant.tools.models.storage.request_store import translate_sqlite_errors
@@ -29,7 +29,7 @@ READERS = {
     "config.json": lambda path: read_config(path.parent),
     "study.toml": study_file.read_study,
     "prompts.toml": lambda path: prompts.read(path, "multihop"),
-    "solutions.jsonl": read_solutions,
+    "solutions.jsonl": lambda path: read_texts(path, "solution"),
     "prices.toml": lambda path: prices.price("a/b", path),
 }
 

@@ -4,7 +4,7 @@ The retriever is in cross_encoder.py.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,11 +70,12 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
             f"{folder} has no trained {missing[0]}, so it is no cross-encoder; for one that "
             f"answers with a word, name a model of its family as like=: {', '.join(families)}"
         )
-    labels = model.config.id2label
-    if not row.prompt and not row.architecture and len(labels) > 1 and not _is_relevance(labels):
-        named = ", ".join(map(str, labels.values()))
+    labels = list(map(str, model.config.id2label.values()))
+    # Two labels are "not relevant" and "relevant", by their names if they have any.
+    is_relevance = len(labels) == 2 and _NOT_RELEVANT.match(labels[0].lower())
+    if not row.prompt and not row.architecture and len(labels) > 1 and not is_relevance:
         raise DataError(
-            f"{folder} gives {plural(len(labels), 'number')} for a pair ({named}); a cross-encoder "
+            f"{folder} gives {plural(len(labels), 'number')} for a pair ({', '.join(labels)}); a cross-encoder "
             f"gives 1, or 2, the second for relevant documents"
         )
     if hasattr(model, "score"):
@@ -87,12 +88,6 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
             "can be used with here"
         )
     return model.eval().to(device()), tokenizer
-
-
-def _is_relevance(labels: Mapping[int, str]) -> bool:
-    """Return whether two labels are "not relevant" and "relevant", by their names if they have any."""
-    names = [str(name).lower() for name in labels.values()]
-    return len(names) == 2 and bool(_NOT_RELEVANT.match(names[0]))
 
 
 def _with_head(folder: Path, row: ModelRow, labels: int | None) -> tuple[Any, list[str]]:

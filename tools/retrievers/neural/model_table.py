@@ -218,32 +218,23 @@ def require_model(
     if row.unsupported:
         raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
     folder = find_folder(model)
-    if model_type == "dense" and not row.pooling:
-        _require_vectors(model, folder)
+    # Neither the table nor its modules.json says how to make vectors with it.
+    if model_type == "dense" and not row.pooling and not (folder / "modules.json").is_file():
+        if lost := sorted(folder.glob("[0-9]_*/config.json")):
+            raise DataError(
+                f"the model folder {folder} has {lost[0].parent.name} and lacks modules.json; copy or "
+                f"download it again, whole"
+            )
+        if any(name.endswith("ForSequenceClassification") for name in read_architectures(folder)):
+            raise UsageError(
+                f"{folder} reads pairs of texts, and makes no vectors; write rerank(bm25,cross:{model})"
+            )
     if run_code and run_code != (code_digest := hash_model_code(folder, row.base)):
         raise UsageError(
             f"run_code={run_code} is not the code of {folder}, {code_digest or 'which has none'}; read "
             f"it again"
         )
     return row._replace(run_code=run_code)
-
-
-def _require_vectors(model: str, folder: Path) -> None:
-    """Refuse a folder that neither the table nor its modules.json says how to make vectors with.
-
-    UsageError for a cross-encoder, DataError for a folder that has lost its modules.json.
-    """
-    if (folder / "modules.json").is_file():
-        return
-    if lost := sorted(folder.glob("[0-9]_*/config.json")):
-        raise DataError(
-            f"the model folder {folder} has {lost[0].parent.name} and lacks modules.json; copy or "
-            f"download it again, whole"
-        )
-    if any(name.endswith("ForSequenceClassification") for name in read_architectures(folder)):
-        raise UsageError(
-            f"{folder} reads pairs of texts, and makes no vectors; write rerank(bm25,cross:{model})"
-        )
 
 
 class LocalModel(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Search, Searches
+from sextant.tools.retrievers.base import Searches
 from sextant.tools.retrievers.vectors.embedder import VectorRetrieverBase, Vectors, embed_queries
 from sextant.tools.retrievers.vectors.exact_search import exact_scores
 
@@ -45,17 +45,11 @@ class ApproximateRetriever(VectorRetrieverBase):
         near = self._ask_index(searches, queries, k)
         rankings = []
         for i, (search, query) in enumerate(zip(searches, queries, strict=True)):
-            rows = near.get(i)
-            if rows is None:
-                rows = self._allowed_rows(search)
+            if (rows := near.get(i)) is None:
+                allowed = self._ranker.allowed(search.excluded, search.among)
+                rows = np.arange(len(self._ranker)) if allowed is None else np.flatnonzero(allowed)
             rankings.append(self._ranker.hits(rows, self._index.scores(rows, query), k))
         return rankings
-
-    def _allowed_rows(self, search: Search) -> Rows:
-        allowed = self._ranker.allowed(search.excluded, search.among)
-        if allowed is None:
-            return np.arange(len(self._ranker))
-        return np.flatnonzero(allowed)
 
     def _ask_index(
         self,
