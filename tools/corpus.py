@@ -314,8 +314,7 @@ def _read_meta(folder: Path) -> JsonObject:
 
 def _cache_size(documents: int, total_bytes: int) -> int:
     """Return the number of documents that fit _CACHED_BYTES by their mean length, within its bounds."""
-    size = _CACHED_BYTES * documents // max(1, total_bytes)
-    return min(max(size, _LEAST_CACHED), _MOST_CACHED)
+    return min(max(_CACHED_BYTES * documents // max(1, total_bytes), _LEAST_CACHED), _MOST_CACHED)
 
 
 class StoredIds(Sequence[str]):
@@ -387,13 +386,18 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if path.name != "fields.bin":
             files[path.name] = disk.fingerprint(path)
-    meta = {
-        "format": FORMAT,
-        "documents": len(rows),
-        "fingerprint": digest.hexdigest(),
-        "files": files,
-    }
-    (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
+    (folder / "meta.json").write_text(
+        json.dumps(
+            {
+                "format": FORMAT,
+                "documents": len(rows),
+                "fingerprint": digest.hexdigest(),
+                "files": files,
+            }
+        )
+        + "\n",
+        encoding="utf-8",
+    )
 
 
 def _list_places(order: Sequence[int]) -> "array[int]":

@@ -119,8 +119,11 @@ def load_object(
     try:
         return reduce(getattr, attribute.split("."), imported)
     except AttributeError:
-        public = [member for member in vars(imported) if not member.startswith("_")]
-        raise UnknownName(f"{kind} in {source}", attribute, public) from None
+        raise UnknownName(
+            f"{kind} in {source}",
+            attribute,
+            [member for member in vars(imported) if not member.startswith("_")],
+        ) from None
 
 
 def _forget_edited_modules() -> None:

@@ -129,8 +129,11 @@ def digest(path: str) -> str:
     try:
         if os.path.isdir(path):  # noqa: PTH112  # as in _read_state
             names = [entry.name for entry in os.scandir(path) if entry.is_file()]
-            shown = sorted(name for name in names if not name.startswith("."))
-            return hashlib.sha256("\0".join(shown).encode("utf-8", "surrogateescape")).hexdigest()
+            return hashlib.sha256(
+                "\0".join(sorted(name for name in names if not name.startswith("."))).encode(
+                    "utf-8", "surrogateescape"
+                )
+            ).hexdigest()
         size, changed = _read_state(path)
         if size >= _LARGE:
             return f"{size} bytes, {changed}"

@@ -143,12 +143,11 @@ def draw(
     # Rich writes into a text, so that it meets no closed pipe.
     text = io.StringIO()
     colours: Any = {"force_terminal": real.is_terminal, "color_system": real.color_system}
-    total = sum(widths) + gap * (len(widths) - 1) + 2
     Console(
         file=text,
         highlight=False,
         soft_wrap=True,
-        width=total,
+        width=sum(widths) + gap * (len(widths) - 1) + 2,
         **colours,
     ).print(table)
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
@@ -164,9 +163,11 @@ def _shrink(widths: list[int], least: Sequence[int], room: int) -> None:
 
 
 def _longest_word(cells: Iterable[str]) -> int:
-    words = [word for cell in cells for word in cell.split()]
     # A word that is longer than that is an id or a path, and may be broken.
-    return min(max(map(_cell_width, words), default=0), LONGEST_WORD)
+    return min(
+        max(map(_cell_width, [word for cell in cells for word in cell.split()]), default=0),
+        LONGEST_WORD,
+    )
 
 
 def _cell_width(text: str) -> int:

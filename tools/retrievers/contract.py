@@ -146,8 +146,14 @@ def _repeats_itself(retriever: Retriever, build_over: BuildOver) -> Verdicts:
 
 def _breaks_ties(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     """Documents of equal text come in the order of their ids, unless `ties_by_id` is false."""
-    equal_documents = [Document(doc_id, "the blood of an octopus is blue") for doc_id in "zbyac"]
-    hits = build_over(Corpus([*equal_documents, *CORPUS.values()])).search(QUERIES[0], 11)
+    hits = build_over(
+        Corpus(
+            [
+                *[Document(doc_id, "the blood of an octopus is blue") for doc_id in "zbyac"],
+                *CORPUS.values(),
+            ]
+        )
+    ).search(QUERIES[0], 11)
     order = [doc_id for doc_id in hits.doc_ids if doc_id not in CORPUS]
     ties_by_id = all(part.ties_by_id for part in (retriever, *retriever.parts))
     yield (

@@ -54,8 +54,9 @@ class RetrieverSpec(NamedTuple):
     options: Mapping[str, Value] = {}  # after parsing alone, all values are strings
 
     def __str__(self) -> str:
-        parts = [str(part) for part in self.parts]
-        return format_expression(self.kind, self.subject, parts, self.options)
+        return format_expression(
+            self.kind, self.subject, [str(part) for part in self.parts], self.options
+        )
 
 
 def format_expression(

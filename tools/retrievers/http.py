@@ -178,8 +178,9 @@ class HttpRetriever(Retriever):
                     return orjson.loads(answer.body)
                 wrong = f"status {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
                 if answer.status < 500 and answer.status not in (408, 425, 429):
-                    refuses = f"{self._url} refuses a search: {redact(wrong)}"
-                    raise ProviderRefused(refuses, source=f"http:{self._url}")
+                    raise ProviderRefused(
+                        f"{self._url} refuses a search: {redact(wrong)}", source=f"http:{self._url}"
+                    )
                 pause = max(pause, min(retry_after(answer.headers) or 0.0, LONGEST_WAIT))
             except TransportError as failure:
                 wrong = str(failure)

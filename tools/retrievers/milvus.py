@@ -181,8 +181,11 @@ class Milvus(Retriever):
         return {"index_type": "SPARSE_INVERTED_INDEX", "metric_type": "BM25"}
 
     def _content(self, row: int) -> JsonObject:
-        text = indexed_text(self._corpus[self._corpus.doc_ids[row]]).encode("utf-8", "replace")
-        return {"text": text[:LONGEST].decode("utf-8", "ignore")}
+        return {
+            "text": indexed_text(self._corpus[self._corpus.doc_ids[row]])
+            .encode("utf-8", "replace")[:LONGEST]
+            .decode("utf-8", "ignore")
+        }
 
     def _state(self, consistency: str) -> ServiceState:
         """Ask for the state of the collection; with "Strong" consistency it has every write."""
@@ -250,11 +253,10 @@ class Milvus(Retriever):
             "output_fields": ["row"],
         }
         while True:  # until all that are tied with the k-th are there, of which Milvus gives any
-            params = {"params": {"ef": max(self._ef, limit)} if self._ef else {}}
             [hits] = self._ask(
                 self._client.search,
                 limit=limit,
-                search_params=params,
+                search_params={"params": {"ef": max(self._ef, limit)} if self._ef else {}},
                 **arguments,
             )
             # BM25 of milvus-lite is negative.

@@ -126,14 +126,13 @@ class Sharded(Retriever):
             else:
                 totals, counts = zip(*self._exchange(self._others, _count, searches), strict=True)
                 all_totals = CorpusTotals(*map(sum, zip(*totals, strict=True)))
-                frequencies = [sum(parts) for parts in zip(*counts, strict=True)]
                 results = self._exchange(
                     self._others,
                     LexicalRetriever.search_as_part,
                     searches,
                     k,
                     all_totals,
-                    frequencies,
+                    [sum(parts) for parts in zip(*counts, strict=True)],
                 )
         return [_merge(lists, k) for lists in zip(*results, strict=True)]
 

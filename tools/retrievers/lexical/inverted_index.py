@@ -263,8 +263,12 @@ class _Counter:
     def _count(self, texts: Sequence[tuple[bytes, bool]]) -> TermCounts:
         data = np.frombuffer(b"".join(text for text, _ in texts), dtype=np.uint8)
         ends = np.cumsum([len(text) for text, _ in texts], dtype=np.int64)
-        prepared = np.array([is_prepared for _, is_prepared in texts])
-        block = TextBlock(data, ends, prepared, np.empty(len(data), np.uint8))
+        block = TextBlock(
+            data,
+            ends,
+            np.array([is_prepared for _, is_prepared in texts]),
+            np.empty(len(data), np.uint8),
+        )
         # Between two words there is a blank or the end of a text.
         max_words = len(data) // 2 + len(texts)
         self._make_room(max_words, len(data))
@@ -302,8 +306,7 @@ class _Counter:
 
     def _hash(self, codes: NDArray[np.int64], words: int) -> NDArray[np.int32]:
         """Return the slots of a hash table for `words` words, half of them free."""
-        size = 1 << (2 * words - 1).bit_length()
-        slots = np.full(size, -1, np.int32)
+        slots = np.full(1 << (2 * words - 1).bit_length(), -1, np.int32)
         numba_kernels.rehash(slots, codes, self._word_count)
         return slots
 
@@ -334,8 +337,7 @@ class _Counter:
         arrays["pairs"] = pairs
         arrays["lengths"] = lengths
         for name, array in arrays.items():
-            path = folder / f"{name}.npy"
-            np.save(path, array)
+            np.save(folder / f"{name}.npy", array)
 
     def _number_pairs(self, lengths: Ints) -> "_NumberedPairs":
         sizes, length_index = np.unique(lengths, return_inverse=True)
@@ -357,8 +359,9 @@ class _Counter:
         dtype = np.uint16 if len(used) <= 1 << 16 else np.uint32
         numbers = np.zeros(len(is_used), dtype)
         numbers[used] = np.arange(len(used))
-        pairs = np.stack((count[used], np.repeat(sizes, max_counts)[used]))
-        return _NumberedPairs(pairs, bases, numbers)
+        return _NumberedPairs(
+            np.stack((count[used], np.repeat(sizes, max_counts)[used])), bases, numbers
+        )
 
     def _max_counts(self, length_index: Ints, n_lengths: int) -> Ints:
         """Return the largest count of a word in documents of each length, shape (lengths,)."""

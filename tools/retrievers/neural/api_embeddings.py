@@ -245,8 +245,9 @@ class ApiEmbedder(Embedder):
                 f"{name} refuses the text {abbreviate(text)!r}: {refusal}{hint}", refusal.about
             ) from None
         if not self._api.client.answered:  # so it is not the text
-            refuses = f"{name} refuses: {refusal}; check the name and the options"
-            raise ProviderRefused(refuses, source=name) from None
+            raise ProviderRefused(
+                f"{name} refuses: {refusal}; check the name and the options", source=name
+            ) from None
         raise RunIncomplete(
             f"{name} does not answer for the text {abbreviate(text)!r}: {refusal}"
         ) from None

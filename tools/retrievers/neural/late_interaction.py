@@ -229,10 +229,9 @@ def _unpack(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return a text's numbers, shape (tokens, dimension), and their scales."""
     scales = np.frombuffer(mapped, "<f4", entry.tokens, entry.offset)
-    flat = np.frombuffer(
+    return np.frombuffer(
         mapped, np.int8, entry.tokens * entry.dimension, entry.offset + scales.nbytes
-    )
-    return flat.reshape(entry.tokens, entry.dimension), scales
+    ).reshape(entry.tokens, entry.dimension), scales
 
 
 def _write(descriptor: int, content: bytes, offset: int) -> None:
@@ -319,8 +318,10 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         for first in range(0, len(unrestricted), _SEARCHES):
             batch = unrestricted[first : first + _SEARCHES]
             self._hold(range(len(self._corpus)))
-            digests = [self._digests[row] for row in range(len(self._corpus))]
-            scored = self._tokens.maxsim([queries[position] for position in batch], digests)
+            scored = self._tokens.maxsim(
+                [queries[position] for position in batch],
+                [self._digests[row] for row in range(len(self._corpus))],
+            )
             for position, scores in zip(batch, scored, strict=True):
                 hits[position] = self._ranker.top(scores, k, excluded=searches[position].excluded)
         return hits
@@ -364,8 +365,12 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
                     (block[index] for index in places), encoded, strict=True
                 ):
                     numbers = vectors.float().cpu().numpy()
-                    owner = f"the document {self._corpus.doc_ids[rows[position]]!r}"
-                    require_finite(numbers, self.name, owner, "the vectors that were made before")
+                    require_finite(
+                        numbers,
+                        self.name,
+                        f"the document {self._corpus.doc_ids[rows[position]]!r}",
+                        "the vectors that were made before",
+                    )
                     yield position, numbers
                 progress.add(len(places))
 

@@ -96,8 +96,10 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         )
 
     def _search_many(self, searches: Searches, k: int) -> list[Hits]:
-        texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]
-        weights = self._weigh(texts, "query")
+        weights = self._weigh(
+            [self._found.row.query_text(search.text, search.instruction) for search in searches],
+            "query",
+        )
 
         def ranked(position: int) -> Hits:
             search = searches[position]
@@ -155,12 +157,17 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         corpus: Corpus,
         report: Report,
     ) -> Weights:
-        texts = [self._found.row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids]
-        weights = self._weigh(texts, "document", report)
+        weights = self._weigh(
+            [self._found.row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids],
+            "document",
+            report,
+        )
         for doc_id, (first, last) in zip(doc_ids, pairwise(weights.indptr.tolist()), strict=True):
-            owner = f"the document {doc_id!r}"
             require_finite(
-                weights.data[first:last], self.name, owner, "the blocks of documents before it"
+                weights.data[first:last],
+                self.name,
+                f"the document {doc_id!r}",
+                "the blocks of documents before it",
             )
         return weights
 

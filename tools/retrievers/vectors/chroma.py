@@ -154,17 +154,21 @@ def settings_of(ef_construction: int, neighbors: int, documents: int) -> JsonObj
     # Every process adds documents again, at random, that are not yet in the files of the graph.
     # So Chroma writes when the last document is in, and not every thousand.
     written = max(2, documents)
-    graph = {
-        # The distance is 1 - the inner product, and vectors are stored as they are.
-        "space": "ip",
-        # The minimum; see _nearest.
-        "ef_search": 2,
-        "ef_construction": ef_construction,
-        "max_neighbors": neighbors,
-        "sync_threshold": written,
-        "batch_size": min(100, written),
+    return {
+        "configuration": {
+            "hnsw": {
+                # The distance is 1 - the inner product, and vectors are stored as they are.
+                "space": "ip",
+                # The minimum; see _nearest.
+                "ef_search": 2,
+                "ef_construction": ef_construction,
+                "max_neighbors": neighbors,
+                "sync_threshold": written,
+                "batch_size": min(100, written),
+            }
+        },
+        "embedding_function": None,
     }
-    return {"configuration": {"hnsw": graph}, "embedding_function": None}
 
 
 def _nearest(

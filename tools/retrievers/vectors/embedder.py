@@ -249,12 +249,11 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     try:
         for first, block_vectors in made:
             last = lasts[first]
-            owners = [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]]
             checked = _check(
                 block_vectors,
                 embedder.name,
                 shape[1],
-                owners,
+                [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]],
                 "the vectors that were made before",
             )
             documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
@@ -282,8 +281,7 @@ def make_block(
     report: Report = lambda _: None,
 ) -> Vectors:
     """Return the vectors of some documents, in order. `report` is as in `Embedder.documents`."""
-    texts = [indexed_text(corpus[doc_id]) for doc_id in doc_ids]
-    return embedder.documents(texts, report)
+    return embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], report)
 
 
 def embed_queries(embedder: Embedder, searches: Searches, dimension: int) -> Vectors:
