@@ -296,18 +296,16 @@ def part_output(output: Any, instruction: str) -> tuple[str, Any]:
     """Return the thoughts in the text of an output, and the output without them."""
     if isinstance(output, str):
         return part_thoughts(output, instruction)
-    text_field = (
-        "content"
-        if isinstance(output, dict) and "tool_calls" in output and "text" not in output
-        else "text"
-    )
-    text = output.get(text_field) if isinstance(output, dict) else None
+    if not isinstance(output, dict):
+        return "", output
+    text_field = "content" if "tool_calls" in output and "text" not in output else "text"
+    text = output.get(text_field)
     if not isinstance(text, str):
         return "", output
     thoughts, answer = part_thoughts(text, instruction)
     if answer == text:
         return "", output
-    original = (
-        {"said": text} if text_field == "content" and thoughts else {}
-    )  # it may have to go back as it came
-    return thoughts, {**output, text_field: answer, **original}
+    parted = {**output, text_field: answer}
+    if text_field == "content" and thoughts:
+        parted["said"] = text  # it may have to go back as it came
+    return thoughts, parted

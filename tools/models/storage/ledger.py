@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
@@ -341,8 +341,10 @@ class ResponseCache:
         if hash(key) not in self._known:
             return None
         columns = ("key", "outputs", "usage", "finish", "seconds", "reasoning", "run", "query_id")
-        best = "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
-        best += "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
+        best = (
+            "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
+            "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
+        )
         for row in list(self.select(columns, best, (key, run, query_id, run))):
             usage = usage_from_json(row["usage"])
             thought = row["reasoning"] or ""
@@ -378,9 +380,8 @@ class ResponseCache:
         marks = set()
         damage = (
             f"the books of {run} are damaged; remove the file run-id of its folder to begin them "
-            f"anew: "
+            "anew: the answers stay, and are not paid for again"
         )
-        damage += "the answers stay, and are not paid for again"
         for row in self.select(
             ("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage
         ):
@@ -712,14 +713,11 @@ class Ledger:
 
     def used_by_query(self) -> dict[str, Usage]:
         """Return query_id -> the usage of its answered requests, cached answers included."""
-        usage_by_query = dict[str, Usage]()
+        usage_by_query = defaultdict[str, Usage](Usage)
         condition = "WHERE run = ? AND query_id != '' AND fault IN ('', ?, ?)"
         for row in self.answers.select(("query_id", "usage"), condition, (self.run, CACHED, INDEX)):
-            query_id = row["query_id"]
-            usage_by_query[query_id] = usage_by_query.get(query_id, Usage()) + usage_from_json(
-                row["usage"]
-            )
-        return usage_by_query
+            usage_by_query[row["query_id"]] += usage_from_json(row["usage"])
+        return dict(usage_by_query)
 
     def gather(self, shard: "Ledger") -> None:
         """Take over the rows of a shard's ledger that are not here yet, all or none."""

@@ -301,12 +301,12 @@ class OpenAIClient(SharedOnDeepcopy):
         if self.api != "chat" or not (arranges or marks):
             return body
         request = json.loads(body)
+        messages = request["messages"]
         if arranges:
-            request["messages"] = arrange_turns(request["messages"], system=kind.system)
+            messages = arrange_turns(messages, system=kind.system)
         if marks:
-            messages = mark_cacheable_prefix(self.model, request["messages"], grows=tools)
-            request["messages"] = messages
-        return json.dumps(request).encode()
+            messages = mark_cacheable_prefix(self.model, messages, grows=tools)
+        return json.dumps({**request, "messages": messages}).encode()
 
     def get(self, path: str, deadline: float) -> HttpResponse:
         """Return the answer of status 200 to a GET, by `deadline`. Raises LM errors."""
