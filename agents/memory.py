@@ -154,7 +154,7 @@ class Summary(Oldest):
         self._summary = ""
 
     def view(self, turns: list[AgentTurn], fits: Fits) -> View:
-        """Return the turns behind the summary, made anew if these do not fit."""
+        """Return the turns behind the summary, made again if these do not fit."""
         whole = View(turns[self._summed_up :], preface=self._preface)
         if self._summed_up < len(turns) - 1 and not fits(whole):
             self._sum_up(turns[self._summed_up : -1])

@@ -85,9 +85,10 @@ class Corpus(Mapping[str, Document]):
     @cached_property
     def scanner(self) -> "TextScanner":
         """What finds lines in the texts."""
-        from sextant.tools.text_scan import TextScanner  # which few runs need
+        from sextant.tools.retrievers.lexical.word_index import WordIndex  # few runs need them
+        from sextant.tools.text_scan import TextScanner
 
-        return TextScanner(self)
+        return TextScanner(self, WordIndex(self, disk.sextant_home()))
 
     def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
         """Yield every document, in corpus order, or the documents in some rows."""

@@ -1,4 +1,4 @@
-"""The harness card of a run: what an agent was given beside its model and its prompts.
+"""The harness card of a run: what an agent was given in addition to its model and its prompts.
 
 Stop Comparing LLM Agents Without Disclosing the Harness (arXiv 2605.23950) asks for one. It is in
 config.json under "provenance", as parameters and limits identify a run already; reports, the page
