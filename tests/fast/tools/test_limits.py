@@ -76,8 +76,8 @@ def handed_in_by_then(outcome):
     for step in outcome["trace"]["steps"]:
         if step.get("refused"):
             continue
-        if step["tool"] == "search":
-            for rank, doc_id in enumerate(step["doc_ids"], start=1):
+        if step["tool"] in SURFACING:
+            for rank, doc_id in enumerate(step["doc_ids"], start=step.get("first", 0) + 1):
                 points[doc_id] += 2**40 // (60 + rank)
                 surfaced += [doc_id] if doc_id not in surfaced else []
         elif step["tool"] == "select":
