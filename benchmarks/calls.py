@@ -88,7 +88,7 @@ PARTS = {
         "tools/models/answers/",
     ),
     "search and documents": ("tools/retrievers/", "tools/corpus.py"),
-    "trace": ("tools/session.py", "tools/records.py", "tools/trace.py", "tools/text.py"),
+    "trace": ("tools/session.py", "tools/records.py", "tools/text.py"),
     "outcomes on disk": ("evals/", "tools/platform/files.py"),
     "DSPy": ("dspy/",),
     "program": ("programs/", "agents/"),

@@ -20,7 +20,7 @@ from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sextant.tools import user_files
 from sextant.tools.errors import OwnCodeFailed, SextantError, UnknownName, UsageError
@@ -200,6 +200,10 @@ def release_frames(error: BaseException) -> None:
         traceback.clear_frames(cause.__traceback__)
 
 
+# What would end the process, and the whole command, if a user's code raised it.
+ENDS_PROCESS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
 class WouldEndProcess(Exception):
     """A user's code raised its cause, such as SystemExit, which is no error elsewhere."""
 
@@ -211,12 +215,17 @@ def contained() -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
-        if isinstance(error, KeyboardInterrupt) and is_own_interrupt():
-            raise
-        raise WouldEndProcess(f"{type(error).__name__} was raised").with_traceback(
-            error.__traceback__
-        ) from error
+    except ENDS_PROCESS as error:
+        refuse_end(error)
+
+
+def refuse_end(error: BaseException) -> NoReturn:
+    """Raise WouldEndProcess for an exception of ENDS_PROCESS, or the exception if it is an interrupt of ours."""
+    if isinstance(error, KeyboardInterrupt) and is_own_interrupt():
+        raise error
+    raise WouldEndProcess(f"{type(error).__name__} was raised").with_traceback(
+        error.__traceback__
+    ) from error
 
 
 @contextmanager

@@ -89,10 +89,8 @@ class TraceSchema(TypedDict):
     calls: NotRequired[list[Key]]
 
 
-@lru_cache
-def type_adapter(form: Any) -> TypeAdapter[Any]:
-    """Return the validator and serializer of a form, or of any type."""
-    return TypeAdapter(form)
+# The validator and serializer of a form, or of any type.
+type_adapter: Callable[[Any], TypeAdapter[Any]] = lru_cache(TypeAdapter)
 
 
 def schema(form: Any) -> JsonObject:

@@ -14,7 +14,7 @@ from pathlib import Path
 from openai_server import asked, ids
 
 ROOT = Path(__file__).parents[4]
-MOST = 27
+MOST = 25
 # Answers two queries of multihop by the server SPEC with ledgers in FOLDER; prints the files of the second, because
 # loops are compiled with the first, once on a machine.
 COMMAND = [sys.executable, "-c", "import test_query_files; test_query_files.print_files()"]
