@@ -41,8 +41,8 @@ PAGES = {
     "view": "guide/see-and-export.md",
     "report": "guide/see-and-export.md",
     "reproduce": "guide/study.md",
-    "judge": "guide/build.md",
-    "build": "guide/build.md",
+    "judge": "../construction/docs/build.md",
+    "build": "../construction/docs/build.md",
     "export": "guide/see-and-export.md",
     "compile": "guide/compile.md",
     "models": "guide/models.md",
@@ -112,7 +112,7 @@ def _table(rows: Iterable[Iterable[str]]) -> str:
 
 
 def _link(text: str) -> str:
-    return re.sub(r"[^\s(]*docs/([\w/-]*?)([\w-]+\.md)", r"[\2](\1\2)", text)
+    return re.sub(r"(?<![(\w./-])[^\s(]*docs/([\w/-]*?)([\w-]+\.md)", r"[\2](\1\2)", text)
 
 
 def _commands(_: str) -> str:

@@ -1,7 +1,7 @@
 """Make a benchmark of a corpus: `sextant build new FOLDER --recipe latent --corpus FILE`,
 then `run FOLDER`.
 
-Answers of a model are kept stage by stage, so `run` goes on from its end; docs/guide/build.md
+Answers of a model are kept stage by stage, so `run` goes on from its end; construction/docs/build.md
 goes through it.
 """
 

@@ -5,7 +5,7 @@ each next to a bound.
 
 release.py has the rules that must hold; a figure here is worth a look, and breaks nothing.
 Searches and a verifier's answers are ordinary runs: the same command goes on with them.
-docs/guide/build.md explains the figures.
+construction/docs/build.md explains the figures.
 """
 
 import random

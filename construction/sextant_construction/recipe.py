@@ -34,7 +34,7 @@ RECIPES = {
     "pool": "sextant_construction.recipes.pool:PoolRecipe",
 }
 
-# name -> what differs from its paper, as docs/decisions/building.md has it at length.
+# name -> what differs from its paper, as construction/docs/building.md has it at length.
 DIFFERS = {
     "latent": "batches are shown the labels in use; labels are collapsed where they share words, "
     "not by embeddings; groups are merged if two readings agree, and a divided group is validated "
@@ -144,7 +144,7 @@ def describe_differences(name: str) -> str:
     """Say in a line how a recipe differs from its paper; "" if it does not, or is of the user's own."""
     if name not in DIFFERS:
         return ""
-    return f"{name} differs from the paper: {DIFFERS[name]} (docs/decisions/building.md)"
+    return f"{name} differs from the paper: {DIFFERS[name]} (construction/docs/building.md)"
 
 
 def portable_name(name: str) -> str:

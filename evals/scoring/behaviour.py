@@ -45,7 +45,10 @@ FIGURES = {
     "notes": "share of notes that lead to a search which surfaces something relevant",
     "decided": "searches after which the headline metric stays as it is",
     "repeats": "searches, readings and notes of a query that repeat an earlier one",
+    "forgotten": "documents of a query that left the prompt before they were selected",
+    "forgotten_tokens": "tokens of theirs that had been shown, at four characters each",
 }
+_HIGH_IS_WEAK = ("searches", "decided", "repeats", "forgotten", "forgotten_tokens")
 # Kinds of failure, by the first rule that fits; {k} is the cutoff.
 KINDS = {
     "nowhere": "surfaced by no search of these runs",
@@ -153,6 +156,8 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
     searches = dict[int, int]()  # number of a step -> its number among searches, from 1
     notes = list[tuple[int, list[int]]]()
     repeats = list[int]()
+    forgetting = dict[int, tuple[int, int]]()  # number of a step -> documents, characters shown
+    shown = Counter[str]()  # document -> characters of it that are in the prompt
     before = {"new_words": set[str](), "new_results": set[str]()}
     for number, step in enumerate(outcome["trace"]["steps"]):
         tool = step["tool"]
@@ -171,14 +176,23 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
             notes.append((number, []))
         elif tool == "repeat":
             repeats.append(number)
+        elif tool == "forget":
+            characters = sum(shown.pop(doc_id, 0) for doc_id in step["doc_ids"])
+            forgetting[number] = (len(step["doc_ids"]), characters)
         elif tool == "select":
             for doc_id in step["doc_ids"]:
                 figures["selected"].append((int(units.get(doc_id, doc_id) in relevant), number))
+        for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
+            shown[doc_id] += characters
     for note, led_to in notes:
         if led_to:
             figures["notes"].append((int(any(first_found[search] for search in led_to)), note))
     figures["searches"] = [(len(searches), max(searches, default=0))]
     figures["repeats"] = [(len(repeats), max(repeats, default=0))]
+    first = min(forgetting, default=0)
+    figures["forgotten"] = [(sum(count for count, _ in forgetting.values()), first)]
+    characters = sum(characters for _, characters in forgetting.values())
+    figures["forgotten_tokens"] = [(characters / 4, first)]
     if not is_pairwise(metric):
         courses = query_trajectory(outcome, row, metric, ["searches"], depth)
         for course in courses.values():
@@ -318,7 +332,7 @@ def _summarize_figure(name: str, behaviour: Mapping[str, QueryBehaviour]) -> Res
     rows = []
     for query_id, query in behaviour.items():
         rows += [(value, query_id, step) for value, step in query.figures.get(name, ())]
-    rows.sort(reverse=name in ("searches", "decided", "repeats"))
+    rows.sort(reverse=name in _HIGH_IS_WEAK)
     weakest = list(dict.fromkeys((query_id, step) for _, query_id, step in rows))[:EXAMPLES]
     return {
         "mean": fmean(value for value, _, _ in rows) if rows else None,

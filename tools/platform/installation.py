@@ -85,8 +85,9 @@ def find_page(page: str) -> str:
 
 
 def list_pages() -> list[Path]:
-    """Return the pages of the guide and of the decisions, in a checkout or in a wheel."""
-    return sorted((find_repository() or _PACKAGE).glob("docs/[gd]*/*.md"))
+    """Return the pages of the guide, of the decisions and of `construction`, in a checkout or in a wheel."""
+    root = find_repository() or _PACKAGE
+    return sorted([*root.glob("docs/[gd]*/*.md"), *root.glob("construction/docs/*.md")])
 
 
 def explain_missing(package: str | None, extra: str, distribution: str = DISTRIBUTION) -> str:

@@ -3,7 +3,7 @@
 OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 4, appendices D.1 to
 D.3): stages find who carries an attribute, and which; equal attributes get one label; each group is
 validated, gets a query, and every pair is graded again. Documents that are removed on the way stay
-in the corpus, as near misses. docs/decisions/building.md says how this differs from the paper.
+in the corpus, as near misses. construction/docs/building.md says how this differs from the paper.
 """
 
 import math

@@ -292,7 +292,7 @@ def test_the_guide_shows_what_the_command_prints(capsys, tmp_path):
     words = ["twitter", "--retrievers", "bm25(analyzer=english)", "--runs", str(tmp_path)]
     assert run_command(parser, module.command, words) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    page = (ROOT / "docs/guide/build.md").read_text(encoding="utf-8")
+    page = (ROOT / "construction/docs/build.md").read_text(encoding="utf-8")
     _, heading, table = page.partition("```\nobliq/twitter  ")
     shown = (heading + table).split("```")[1].strip().splitlines()
     assert printed == [line.rstrip() for line in shown if line]

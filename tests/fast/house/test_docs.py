@@ -12,6 +12,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "benchmarks/RESULTS.md",
     ROOT / "construction/README.md",
+    *sorted((ROOT / "construction/docs").glob("*.md")),
     ROOT / "environments/mini/README.md",
 ]
 NAMING = [

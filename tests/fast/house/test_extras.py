@@ -31,6 +31,7 @@ PAGES = [
     *ROOT.glob("*.md"),
     ROOT / "construction/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "construction/docs").glob("*.md")),
     ROOT / "Makefile",
 ]
 SOURCES = [path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]

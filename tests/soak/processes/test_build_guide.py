@@ -1,4 +1,4 @@
-"""docs/guide/build.md, command by command, as a reader would type it."""
+"""construction/docs/build.md, command by command, as a reader would type it."""
 
 import os
 import re
@@ -14,7 +14,7 @@ COMMAND = re.compile(r"^    python (-m .+)$", re.MULTILINE)
 
 def test_the_guide_goes_from_a_folder_of_markdown_to_a_comparison_of_two_agents(tmp_path):
     shutil.copytree(ROOT / "docs/guide", tmp_path / "notes")
-    commands = COMMAND.findall((ROOT / "docs/guide/build.md").read_text(encoding="utf-8"))
+    commands = COMMAND.findall((ROOT / "construction/docs/build.md").read_text(encoding="utf-8"))
     surroundings = os.environ | {"PYTHONPATH": str(ROOT), "SEXTANT_HOME": str(tmp_path / "home")}
     said = []
     for command in commands:

@@ -95,6 +95,8 @@ def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
         "notes": 0.5,  # notes in a row are one
         "decided": 3,  # it put b before r2
         "repeats": 1,
+        "forgotten": 0,
+        "forgotten_tokens": 0,
     }
     assert [one["step"] for one in found["figures"]["repeats"]["examples"]] == [12]
     assert means == expected
