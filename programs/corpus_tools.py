@@ -88,7 +88,12 @@ def count(desk: SearchTools, words: list[str]) -> str:
     Args:
         words: The words. Case does not matter.
     """
-    counts = desk.session.count([word for word in words if word.strip()])
+    if len(words) == 1:
+        words = words[0].split(",")
+    named = [word.strip() for word in words if word.strip()]
+    if not named:
+        raise InvalidAnswer("empty", "count needs words to look for")
+    counts = desk.session.count(named)
     result: dict[str, Any] = {"documents": counts.documents, "all_words": counts.together}
     return as_json(result | ({"cut": counts.cut} if counts.cut else {}))
 

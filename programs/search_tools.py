@@ -196,9 +196,11 @@ class SearchTools:
     def read_window(self, doc_id: str, first: int, chars: int) -> str:
         """Return `chars` characters of a document from `first` on, 0 all, as JSON with the length of its text."""
         doc_id = Ids(self.best_rank).find(doc_id) or doc_id
+        first = max(0, first)
+        chars = max(0, chars)
         fit = partial(cut_to_share, share=A_READING)
         try:
-            text = self.session.read(doc_id, chars or None, first=max(0, first), fit=fit)
+            text = self.session.read(doc_id, chars or None, first=first, fit=fit)
         except DocumentNotFound:
             self._blame(doc_id)
             raise

@@ -986,7 +986,8 @@ class Session(TraceRecorder):
             granted = most is None or self._used[tool] < most
             self._used[tool] += granted
         if not granted:
-            refusal = f"all {most} {tool} calls of this session are used; submit now"
+            then = "submit now" if tool in _LIMITS else "go on with other tools, or submit"
+            refusal = f"all {most} {tool} calls of this session are used; {then}"
             self._record(tool, argument, refused=refusal)
             raise LimitReached(refusal)
 

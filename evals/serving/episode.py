@@ -1,8 +1,8 @@
 """A query as an episode: its actions, observations and rewards.
 
     episode = world.open()
-    seen, reward, done = episode.act("search", {"query": "ferry timetable"})
-    seen, reward, done = episode.act("submit", {"doc_ids": ["d1", "d7"]})
+    observation = episode.act("search", {"query": "ferry timetable"})
+    observation = episode.act("submit", {"doc_ids": ["d1", "d7"]})
 
 Every door (evals/serving/__init__.py) goes through `act`, so the same actions leave the same trace,
 ranking and score whichever way they came. An observation is JSON, with texts of documents as
@@ -22,7 +22,7 @@ from threading import RLock
 from types import MethodType
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
 from sextant.evals.scoring.anytime_ranking import anytime_ranking, submit_anytime
@@ -45,7 +45,12 @@ from sextant.programs.search_tools import (
 )
 from sextant.tools import schemas, session
 from sextant.tools.errors import SessionRefusal, UsageError
-from sextant.tools.models.answers.arguments import NO_BOOLEAN, form_of, read_object
+from sextant.tools.models.answers.arguments import (
+    NO_BOOLEAN,
+    form_of,
+    list_parameters,
+    read_object,
+)
 from sextant.tools.models.answers.arguments import read as read_arguments
 from sextant.tools.models.answers.checks import InvalidAnswer
 from sextant.tools.records import SURFACING, JsonObject, Query, Submission, Usage, usage_json
@@ -62,8 +67,10 @@ _AROUND_IDS = " \t\r\n\"'`[]"  # what models write around an id
 _TYPES: dict[Any, JsonObject] = {
     str: {"type": "string"},
     int: {"type": "integer"},
+    list[str]: {"type": "array", "items": {"type": "string"}},
+    list[str] | None: {"type": "array", "items": {"type": "string"}},
+    inspect.Parameter.empty: {},
 }  # as JSON Schema has them
-_IDS: JsonObject = {"type": "array", "items": {"type": "string"}}
 
 
 class Observation(NamedTuple):
@@ -73,6 +80,11 @@ class Observation(NamedTuple):
     reward: float
     done: bool
     refused: HTTPStatus | None = None  # of an action that did nothing: its text has an "error"
+    left: dict[str, int] | None = None  # what the limits leave, if the agent is told
+
+    def with_left(self) -> str:
+        """Return the text, and in a second line what the limits leave, if the agent is told."""
+        return self.text if self.left is None else f"{self.text}\n{as_json({'left': self.left})}"
 
 
 class _EpisodeTools(SearchTools):
@@ -310,7 +322,9 @@ class Episode:
                 text = as_json({"error": str(refusal)})
             finally:
                 self.touch()
-            return Observation(text, self._reward(), self.over, refused)
+            told = self.world.show_left and not self.over
+            left = self.desk.session.left() if told else None
+            return Observation(text, self._reward(), self.over, refused, left)
 
     def touch(self) -> None:
         """Note that somebody goes on with it."""
@@ -509,18 +523,25 @@ def describe(tool: EpisodeTool) -> JsonObject:
     summary, descriptions = describe_tool(tool.function)
     fields = {}
     required = []
-    for parameter in list(inspect.signature(tool.function).parameters.values())[1:]:
+    for parameter in list_parameters(tool.function):
         name = public_name(parameter.name)
-        fields[name] = {
-            **_TYPES.get(parameter.annotation, _IDS),
-            "description": descriptions[parameter.name],
-        }
+        kind = parameter.annotation
+        schema = _TYPES[kind] if kind in _TYPES else TypeAdapter(kind).json_schema()
+        fields[name] = {**schema, "description": descriptions.get(parameter.name, "")}
         if parameter.default is parameter.empty:
             required.append(name)
         elif parameter.default is not None:
             fields[name]["default"] = parameter.default
-    schema = {"type": "object", "properties": fields, "required": required}
-    return {"name": tool.name, "description": summary, "parameters": schema}
+    return {
+        "name": tool.name,
+        "description": summary,
+        "parameters": {"type": "object", "properties": fields, "required": required},
+    }
+
+
+def rename_parameters(text: str) -> str:
+    """Return a signature or a docstring with the names that clients know: `from` for `from_`."""
+    return re.sub(r"\b([a-z]+)_:", r"\1:", text)
 
 
 def list_episode_tools(named: str) -> dict[str, EpisodeTool]:

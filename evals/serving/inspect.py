@@ -16,28 +16,37 @@ with importing_extra("inspect", __name__):
     from inspect_ai.dataset import Sample
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
-    from inspect_ai.tool import Tool, ToolDef, ToolError
+    from inspect_ai.tool import Tool, ToolDef, ToolError, ToolParams
 
 from sextant.environments.opaque_ids import reveal
 from sextant.evals.running.runner import submission_record
 from sextant.evals.scoring.metrics import compute, is_pairwise, ranking_of
-from sextant.evals.serving.episode import Episode, EpisodeFactory, query_for_agent
+from sextant.evals.serving.episode import (
+    Episode,
+    EpisodeFactory,
+    EpisodeTool,
+    describe,
+    query_for_agent,
+)
 from sextant.evals.serving.rl_training import MOST, open_training, registered_names
 from sextant.programs.search_tools import as_json
 
 _EPISODES = dict[str, Episode]()  # by the identity of a sample that is being answered
 
 
-def _make_tool(state: TaskState, episode: Episode, name: str) -> Tool:
-    @wraps(episode.world.tools[name].bind(episode))
-    async def use(**arguments: Any) -> str:
-        observation = episode.act(name, arguments)
+def _make_tool(state: TaskState, episode: Episode, tool: EpisodeTool) -> Tool:
+    async def use(**kwargs: Any) -> str:  # by this name Inspect hands all arguments on
+        observation = episode.act(tool.name, kwargs)
         state.completed = observation.done
         if observation.refused:
-            raise ToolError(observation.text)
-        return observation.text
+            raise ToolError(observation.with_left())
+        return observation.with_left()
 
-    return ToolDef(use, name=name).as_tool()
+    if tool.of_desk:  # a parameter may be called `from`, which no signature can have
+        described = describe(tool)
+        parameters = ToolParams.model_validate(described["parameters"])
+        return ToolDef(use, tool.name, described["description"], parameters).as_tool()
+    return ToolDef(wraps(tool.bind(episode))(use), tool.name).as_tool()
 
 
 @solver  # type: ignore[untyped-decorator]
@@ -46,7 +55,7 @@ def open_episode(world: EpisodeFactory) -> Solver:
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         _EPISODES[state.uuid] = episode = world.open(str(state.sample_id))
-        state.tools = [_make_tool(state, episode, name) for name in world.tools]
+        state.tools = [_make_tool(state, episode, tool) for tool in world.tools.values()]
         return state
 
     return solve

@@ -6,11 +6,12 @@ OpenEnv's hub expects, with a typed client. Left out: its web interface, and res
 alone, which have no session.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from sextant.tools.platform.installation import importing_extra
 
@@ -25,7 +26,7 @@ with importing_extra("openenv", __name__):
     from sextant.evals.serving.rest import Answer
 
 from sextant.evals.serving.client_config import ServerAddress
-from sextant.evals.serving.episode import Episode, query_for_agent
+from sextant.evals.serving.episode import Episode, EpisodeTool, describe, query_for_agent
 from sextant.evals.serving.episode_server import EpisodeServer
 from sextant.evals.serving.openenv_frames import FrameReader
 from sextant.programs.search_tools import as_json
@@ -46,10 +47,8 @@ _STATUSES: dict[type[Exception], HTTPStatus] = {
 class SearchAction(Action):
     """A use of a tool."""
 
-    tool: str = Field(description="a tool: search, read, select, note, submit, or one of --tools")
-    arguments: Any = Field(
-        default_factory=dict, description="an object: what the tool takes, by name"
-    )
+    tool: str
+    arguments: Any
 
 
 class SearchObservation(Observation):
@@ -94,7 +93,7 @@ class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
         self._steps += 1
         observation = self._host.act(episode, action.tool, action.arguments)
         return SearchObservation(
-            text=observation.text,
+            text=observation.with_left(),
             refused=observation.refused is not None,
             done=observation.done,
             reward=observation.reward if self._rewards else None,
@@ -123,13 +122,37 @@ def application(host: EpisodeServer, address: ServerAddress) -> Any:
     """Return the environment as an ASGI application."""
     app = create_fastapi_app(
         partial(OpenEnvSearch, host, address.rewards),
-        SearchAction,
+        _describe_action(host.tools),
         SearchObservation,
         max_concurrent_envs=host.most,
     )
     for refused in (*_STATUSES, HTTPException, RequestValidationError):
         app.add_exception_handler(refused, _refuse)
     return FrameReader(app)
+
+
+def _describe_action(tools: Mapping[str, EpisodeTool]) -> type[SearchAction]:
+    """Return the action whose JSON Schema names the tools, and has that of the arguments of each."""
+    forms: Any = [
+        {
+            "title": tool["name"],
+            "description": tool["description"],
+            **tool["parameters"],
+        }
+        for tool in map(describe, tools.values())
+    ]
+    name = Field(description="a tool", json_schema_extra={"enum": [*tools]})
+    arguments: Any = Field(
+        default_factory=dict,
+        description="an object: what the tool takes, by name",
+        json_schema_extra={"anyOf": forms},
+    )
+    return create_model(
+        "SearchAction",
+        __base__=SearchAction,
+        tool=(str, name),
+        arguments=(Any, arguments),
+    )
 
 
 def _refuse(_: Any, refusal: Any) -> Answer:

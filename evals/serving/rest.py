@@ -3,13 +3,13 @@ Anserini are asked.
 
     POST   /sessions                   open a query: the next, or {"query_id": ...}
     GET    /sessions/{session}         what was done so far
-    POST   /sessions/{session}/search a tool, with its arguments; so read, select, note and submit
+    POST   /sessions/{session}/search  a tool, with its arguments; so the others of --tools
     POST   /sessions/{session}/usage   what the agent's own model has used
     DELETE /sessions/{session}         give the query back
 
 The id of a session cannot be guessed, and is the right to it. /retrieve and /v1/{index}/search are
 for clients that speak these protocols: they belong to no session and leave no trace, so runs with
-exclusions, pools or limits of searches and reads refuse them. They have threads of their own
+exclusions, pools or limits, or without the tool search, refuse them. They have threads of their own
 (search_queue.py), so that no session waits for them, nor for another session (session_calls.py).
 """
 
@@ -153,7 +153,7 @@ class RestApi:
         narrow = any(
             query.excluded or query.candidates is not None for query in host.queries.values()
         )
-        self._free = not narrow and "max_searches" not in host.limits
+        self._free = not narrow and not host.limits and "search" in host.tools
         self._queue = SearchQueue()
         self._calls = SessionCalls(host.most)
 
@@ -210,8 +210,8 @@ class RestApi:
                 parts["reward"] = json.dumps(observation.reward)
             if unknown := list_strange(tool.form, body):
                 parts["ignored"] = json.dumps(unknown)
-            if self._host.show_left and not observation.done:
-                parts["left"] = json.dumps(episode.desk.session.left())
+            if observation.left is not None:
+                parts["left"] = json.dumps(observation.left)
             if observation.refused:
                 parts["error"] = json.dumps(json.loads(observation.text)["error"])
             members = [f'"{name}": {part}' for name, part in parts.items()]
@@ -306,7 +306,8 @@ class RestApi:
         if not self._free:
             raise HTTPException(
                 403,
-                "the run has exclusions, pools or limits, which hold in sessions alone; open one",
+                "the run has exclusions, pools, limits or no search, which hold in sessions alone; "
+                "open one",
             )
         if k < 1 or k * searches > MOST_FOUND:
             raise HTTPException(

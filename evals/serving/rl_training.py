@@ -19,6 +19,7 @@ from sextant.evals.serving.episode import (
     Observation,
     RewardSettings,
     query_for_agent,
+    rename_parameters,
 )
 from sextant.evals.serving.episode_server import open_training_pool
 from sextant.programs.search_tools import as_json
@@ -65,7 +66,8 @@ def describe_tools(world: EpisodeFactory) -> str:
         signature = inspect.signature(tool.function)
         parameters = list(signature.parameters.values())[1:]
         shown = signature.replace(parameters=parameters)
-        descriptions.append(f"{name}{shown}\n{inspect.getdoc(tool.function)}")
+        text = f"{name}{shown}\n{inspect.getdoc(tool.function)}"
+        descriptions.append(rename_parameters(text))
     return "\n\n".join(
         [
             f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.",
@@ -118,7 +120,7 @@ class Turns:
         self.cut = not self.episode.over and self.left < 1
         if self.cut:
             reward += self.episode.cut()
-        text = "\n".join(one.text for one in observations)
+        text = "\n".join(one.with_left() for one in observations)
         return Observation(
             text,
             reward,

@@ -17,15 +17,23 @@ from sextant.tools.platform.installation import importing_extra
 with importing_extra("trl", __name__):
     from datasets import Dataset
 
-from sextant.evals.serving.episode import EpisodeFactory, EpisodeTool
+from sextant.evals.serving.episode import EpisodeFactory, EpisodeTool, rename_parameters
 from sextant.evals.serving.rl_training import prompt_rows
+from sextant.programs.search_tools import public_name
+from sextant.tools.models.answers.arguments import list_parameters
 
 
 def _as_method(tool: EpisodeTool) -> Callable[..., str]:
     @wraps(tool.function)
     def method(self: "SearchEnvironment", **arguments: Any) -> str:
-        return self._episode.act(tool.name, arguments).text
+        return self._episode.act(tool.name, arguments).with_left()
 
+    # Of these the trainer makes the schema that a model is shown.
+    method.__doc__ = rename_parameters(method.__doc__ or "")
+    method.__annotations__ = {
+        public_name(parameter.name): parameter.annotation
+        for parameter in list_parameters(tool.function)
+    } | {"return": str}
     return method
 
 

@@ -151,7 +151,13 @@ _TYPES: dict[Any, tuple[Any, str]] = {
     str: (Text, "a text"),
     int: (Whole, "a whole number"),
     list[str]: (Texts, "a list of texts"),
+    inspect.Parameter.empty: (Any, "any JSON"),
 }
+
+
+def list_parameters(tool: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a tool but for the first, which is not sent."""
+    return [*inspect.signature(tool, eval_str=True).parameters.values()][1:]
 
 
 def form_of(tool: Callable[..., Any]) -> type[BaseModel]:
@@ -159,10 +165,12 @@ def form_of(tool: Callable[..., Any]) -> type[BaseModel]:
     if tool.__qualname__.startswith("Episode."):
         return _FORMS[tool.__name__]
     fields: dict[str, Any] = {}
-    for name, parameter in list(inspect.signature(tool).parameters.items())[1:]:
-        kind, description = _TYPES[parameter.annotation]
+    for parameter in list_parameters(tool):
+        annotation = parameter.annotation
+        other = (annotation, f"a {getattr(annotation, '__name__', annotation)}")
+        kind, description = _TYPES.get(annotation, other)
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[name] = (kind, Field(default, description=description))
+        fields[parameter.name] = (kind, Field(default, description=description))
     return create_model(tool.__name__, **fields)
 
 
