@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "openenv"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 from client import SearchEnv
 from models import SearchAction
+from tool_set_calls import SCHEMAS, shape, use_each_async
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -98,5 +100,32 @@ async def make_no_sense(url):
     sys.stdout.write("all answered")
 
 
-AGENTS = {"answer_all": answer_all, "sixty_four": sixty_four, "make_no_sense": make_no_sense}
+async def use_each_tool(url):
+    address = url.rpartition("@")[2]
+    token = base64.b64encode(b"agent:sesame").decode()
+    asked = http.client.HTTPConnection(address, timeout=60)
+    asked.request("GET", "/schema", headers={"Authorization": f"Basic {token}"})
+    action = json.loads(asked.getresponse().read())["action"]["properties"]
+    described = {one["title"]: one for one in action["arguments"]["anyOf"]}
+    assert {name: shape(one) for name, one in described.items()} == SCHEMAS
+    assert action["tool"]["enum"] == [*described]
+    async with SearchEnv(url) as env:
+        await env.reset()
+
+        async def step(tool, arguments):
+            result = await env.step(SearchAction(tool=tool, arguments=arguments))
+            text, *left = result.observation.text.splitlines()
+            assert result.done == (tool == "submit") == (not left)
+            return text, result.observation.refused
+
+        await use_each_async(step)
+    sys.stdout.write("each tool was used")
+
+
+AGENTS = {
+    "answer_all": answer_all,
+    "sixty_four": sixty_four,
+    "make_no_sense": make_no_sense,
+    "use_each_tool": use_each_tool,
+}
 asyncio.run(AGENTS[sys.argv[1]](sys.argv[2]))

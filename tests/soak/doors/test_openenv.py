@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from rest_client import outcomes, run_in_process, serving
+from tool_set_calls import OPTIONS, check_steps
 
 PYTHON = os.environ.get("SEXTANT_OPENENV", "")
 pytestmark = pytest.mark.skipif(
@@ -61,3 +62,11 @@ def test_messages_and_requests_that_make_no_sense_are_answered_in_one_line_and_e
 ):
     _, port = serve("--repeat")
     assert "all answered" in play("make_no_sense", port)
+
+
+def test_each_tool_of_a_set_is_in_the_schema_of_an_action_and_can_be_used(serve, tmp_path):
+    process, port = serve("--limit", "1", *OPTIONS)
+    assert "each tool was used" in play("use_each_tool", port)
+    assert process.wait(60) == 0
+    [outcome] = outcomes(tmp_path / "runs").values()
+    check_steps(outcome["trace"]["steps"])

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from random_episodes import play
 from rest_client import outcomes, serving
+from tool_set_calls import PARAMETERS, SCHEMAS, check_steps, shape, use_each
 
 from sextant.evals import compare, import_run
 from sextant.evals.serving.episode import POTENTIALS
@@ -117,6 +118,36 @@ def test_trl_trains_a_model_that_calls_our_tools(tmp_path):
     assert any(step["reward"] > 0 and step["grad_norm"] > 0 for step in steps)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_trl_shows_a_model_each_tool_of_a_set_and_calls_it(tmp_path):
+    pytest.importorskip("trl")
+    import trl_grpo
+    from transformers.utils import get_json_schema
+
+    from sextant.evals.serving.trl import make_factory
+
+    world = open_training(data="mini", parameters=PARAMETERS)
+    environment = make_factory(world)()
+    environment.reset(next(iter(world.queries)))
+    described = {
+        name: get_json_schema(getattr(environment, name))["function"] for name in world.tools
+    }
+    shapes = {name: shape(one["parameters"]) for name, one in described.items()}
+    assert shapes == SCHEMAS
+
+    def use(tool, arguments):
+        text = getattr(environment, tool)(**arguments).splitlines()[0]
+        return text, text.startswith('{"error": ')
+
+    use_each(use)
+    calls = [("grep", {"pattern": "gas", "k": 3}), ("phrase", {"text": "the bill"})]
+    fields = {"data": "mini", "query_ids": ("MINI-q02",), "parameters": PARAMETERS}
+    steps = trl_grpo.train(str(tmp_path), calls, **fields).state.log_history[:-1]
+    assert all(
+        step["tools/call_frequency"] > 0 and step["tools/failure_frequency"] == 0 for step in steps
+    )
+
+
 def test_skyrl_plays_an_episode_of_texts():
     pytest.importorskip("skyrl_gym")
     import skyrl_env
@@ -179,6 +210,15 @@ def test_a_log_of_inspect_becomes_a_run_with_the_same_scores(command_of, tmp_pat
     row = json.loads((Path(made.json["run"]) / "outcomes.jsonl").read_text().splitlines()[0])
     assert [step["tool"] for step in row["trace"]["steps"]][:2] == ["search", "select"]
     assert made.json["usage"]["calls"] == 36
+
+
+def test_inspect_shows_a_model_each_tool_of_a_set_and_calls_it(tmp_path):
+    python, agent = (
+        of_another("INSPECT", "inspect_ai"),
+        Path(__file__).with_name("inspect_agent.py"),
+    )
+    outcome = json.loads(example(python, agent, tmp_path))
+    check_steps(outcome["trace"]["steps"])
 
 
 def test_verifiers_own_evaluator_gives_our_rewards(tmp_path):
