@@ -7,18 +7,23 @@ The first run is the baseline; evals/scoring/comparison.py compares the others w
 import argparse
 from pathlib import Path
 
+from sextant.evals.query_id_files import write_query_ids
 from sextant.evals.run_folder import read_config
+from sextant.evals.scoring.gates import check_gates, read_gate, read_sure_gate
 from sextant.evals.scoring.metrics import LANGUAGE
+from sextant.tools.errors import GateFailed, UsageError
 from sextant.tools.platform.callable_module import make_callable
 from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     print_json,
+    print_stderr,
     print_stdout,
     run_and_leave,
 )
-from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.number_format import plural, queries
 from sextant.tools.platform.result_table import (
+    LatexStyle,
     add_latex_options,
     read_latex_style,
     render_terminal,
@@ -26,6 +31,16 @@ from sextant.tools.platform.result_table import (
     to_markdown,
 )
 from sextant.tools.platform.waiting import announced
+from sextant.tools.records import JsonMapping, JsonObject
+
+FAIL_IF = (
+    "end with exit code 1 if the mean difference of a metric from the baseline is below a threshold, "
+    "as 'nDCG@10 < -0.02', or above it, as 'Flip > 0.02'; repeatable"
+)
+FAIL_IF_SURE = (
+    "the same, but only if the whole 95 %% interval of the difference is below the threshold, which "
+    "is where its upper end is (above it: its lower end); without an interval nothing is sure"
+)
 
 
 def parser() -> CommandParser:
@@ -49,6 +64,26 @@ def parser() -> CommandParser:
         action="store_true",
         help="print each comparison with the baseline, as for two runs",
     )
+    add(
+        "--write-ids",
+        type=Path,
+        metavar="FILE",
+        help="write the ids of the queries in which the second system is worse than the baseline, "
+        "worst first, by the headline metric or by --metric; for sextant run --query-ids FILE",
+    )
+    for option, read, help_text in (
+        ("--fail-if", read_gate, FAIL_IF),
+        ("--fail-if-sure", read_sure_gate, FAIL_IF_SURE),
+    ):
+        add(
+            option,
+            dest="gates",
+            action="append",
+            default=[],
+            type=read,
+            metavar="GATE",
+            help=help_text,
+        )
     form = command_line.add_mutually_exclusive_group()
     add_json_option(form)
     form.add_argument(
@@ -80,9 +115,33 @@ def command(arguments: argparse.Namespace) -> int:
 
     with announced(f"comparing {plural(len(paths), 'run')}"):
         result = compare(paths, arguments.metric, force=arguments.force)
+    result["gates"] = check_gates(arguments.gates, result["comparisons"])
+    if arguments.write_ids:
+        _write_worse(arguments.write_ids, result)
+    _print(arguments, result, style)
+    if failed := [row for row in result["gates"] if not row["passed"]]:
+        named = ", ".join(dict.fromkeys(row["metric"] for row in failed))
+        raise GateFailed(f"{len(failed)} of {plural(len(result['gates']), 'gate')} failed: {named}")
+    return 0
+
+
+def _write_worse(path: Path, result: JsonMapping) -> None:
+    if len(result["worse"]) > 1:
+        raise UsageError(f"--write-ids compares two systems, not {len(result['systems'])}")
+    [worse] = result["worse"]
+    count = len(worse["query_ids"])
+    title = f"queries in which {worse['run']} is worse than {result['baseline']}"
+    write_query_ids(
+        path, worse["query_ids"], f"{title}, worst first, by {worse['metric']}: {count}"
+    )
+    said = f"{queries(count)}, worst first" if count else "no query is worse"
+    print_stderr(f"{path}: {said}, by {worse['metric']}")
+
+
+def _print(arguments: argparse.Namespace, result: JsonObject, style: LatexStyle) -> None:
     if arguments.json:
         print_json(result)
-        return 0
+        return
     from sextant.evals.reporting import comparison_tables  # not for --help or --json
 
     blocks = comparison_tables.lay_out_comparison(
@@ -91,9 +150,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.latex:
         repeats = [path for system in result["systems"] for path in system["repeats"]]
         print_stdout(to_latex(blocks, style, repeats))
-        return 0
+        return
     print_stdout(to_markdown(blocks) if arguments.markdown else render_terminal(blocks))
-    return 0
 
 
 make_callable(__name__, "sextant.evals.python_interface:compare")

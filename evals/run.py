@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sextant import environments
 from sextant.agents import AGENTS
+from sextant.evals.query_id_files import read_query_ids
 from sextant.evals.running.request import SYSTEMS, Request, find_program
 from sextant.programs import PROGRAMS, list_deviations
 from sextant.tools import plugins
@@ -67,6 +68,15 @@ def parser() -> CommandParser:
     command_line = CommandParser(prog="sextant run", description=ABOUT)
     cli_options.add_options(command_line, Request)
     cli_options.add_tools_option(command_line)
+    command_line.add_argument(
+        "--query-ids",
+        action="extend",
+        default=[],
+        type=read_query_ids,
+        metavar="FILE",
+        help="ask only the queries of a file with an id a line; # begins a comment; as sextant "
+        "compare --write-ids writes it",
+    )
     command_line.lists.add("--task")
     add = command_line.add_argument
     add(

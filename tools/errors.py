@@ -125,6 +125,12 @@ class BudgetReached(SextantError):
         self.larger = larger
 
 
+class GateFailed(SextantError):
+    """A metric is worse than a gate of `sextant compare` allows."""
+
+    exit_code = 1
+
+
 FAULTS = (
     BudgetReached,
     DataError,

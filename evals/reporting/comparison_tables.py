@@ -16,6 +16,7 @@ from sextant.evals.reporting.findings import (
 from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.budget_curves import AXES
+from sextant.evals.scoring.gates import describe_gate
 from sextant.tools.platform.number_format import abbreviate, count_failed, plural, queries
 from sextant.tools.platform.result_table import (
     Cell,
@@ -82,7 +83,11 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         for name, (_, system) in zip(names, systems, strict=True):
             note = note.replace(f"{system['run']}:", f"{name}:")
         blocks.append(note)
-    return [*blocks, *result["deviations"]]
+    blocks += result["deviations"]
+    for row in result.get("gates", ()):  # of the command
+        name = dict(zip(result["runs"], names[1:], strict=True))[row["run"]]
+        blocks.append(describe_gate(row) if len(labels) == 2 else f"{name}: {describe_gate(row)}")
+    return blocks
 
 
 def lay_out_findings(result: JsonMapping, names: Sequence[str]) -> list[TextBlock]:

@@ -30,6 +30,7 @@ from sextant.evals.reporting.run_groups import Group, group_runs, short_task_nam
 from sextant.evals.run_descriptions import model_name
 from sextant.evals.run_folder import JUDGED_FILE, check_file
 from sextant.evals.scoring.comparison import fill_metrics
+from sextant.evals.scoring.harness_card import name_tools_and_memory
 from sextant.evals.scoring.metrics import require_metrics
 from sextant.evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
 from sextant.tools.errors import DataError, UnknownName
@@ -158,6 +159,7 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
                 "queries": scores["queries"],
                 "failed": scores["failed"],
                 **_cost_cells(run),
+                **name_tools_and_memory(config),  # shown if the runs differ in them
                 "run": run.name,
                 # In the CSV only.
                 "full task": config["task"],
@@ -170,6 +172,8 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
                 "deviations": " / ".join(list_deviations([run])),
             }
             rows.append(row)
+    if len({(row["tools"], row["memory"]) for row in rows if row["tools"]}) < 2:
+        rows = [row | {"tools": "", "memory": ""} for row in rows]
     return tabulate(
         "Runs",
         rows,

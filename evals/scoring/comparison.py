@@ -26,6 +26,7 @@ from sextant.environments.base import Environment
 from sextant.evals import run_folder
 from sextant.evals.run_folder import load_environment
 from sextant.evals.run_schemas import FATE_LABELS, Fate
+from sextant.evals.scoring import harness_card
 from sextant.evals.scoring.attribution import choose_cutoffs, fate_at
 from sextant.evals.scoring.metrics import (
     add_metrics,
@@ -36,6 +37,7 @@ from sextant.evals.scoring.metrics import (
     is_pairwise,
     is_weighted,
     metric_from_attribution,
+    orient,
     ranking_of,
     require_metrics,
 )
@@ -186,6 +188,7 @@ def compare(
     losses, without_losses = _compare_losses(baseline, systems_compared)
     names = name_systems([system.runs[0] for system in systems])
     described = zip(systems, names, [chosen[0], *chosen], strict=True)
+    cards = [_compare_cards(baseline, system) for system in systems_compared]
     # the first in a run's table
     first = runs[0]
     return {
@@ -203,13 +206,18 @@ def compare(
             *_note_rows(comparisons),
             *without_losses,
             *_note_repeats(systems, runs, headline),
+            *(
+                f"{system.name}: {harness_card.describe_differences([*card])}"
+                for system, card in zip(systems_compared, cards, strict=True)
+                if card
+            ),
             *(f"{run.name}: {line}" for run in runs for line in describe_cuts(run.scores)),
         ],
         "deviations": list_deviations(runs),
         "systems": [system.describe(name, own) for system, name, own in described],
         "differences": [
-            {"run": system.name, "keys": _changed_keys(baseline, system)}
-            for system in systems_compared
+            {"run": system.name, "keys": _changed_keys(baseline, system), "harness": card}
+            for system, card in zip(systems_compared, cards, strict=True)
         ],
         "comparisons": comparisons,
         "by_metric": rank_systems(columns, shared, untested, headline),
@@ -217,6 +225,11 @@ def compare(
         "cost": [system.cost() for system in systems],
         "moved": [
             row for system, of_pair in pairs for row in _find_moved(baseline, system, of_pair[0])
+        ],
+        "worse": [
+            {"run": system.name, "metric": of_pair[0]}
+            | {"query_ids": _find_worse(baseline, system, of_pair[0])}
+            for system, of_pair in pairs
         ],
     }
 
@@ -510,6 +523,25 @@ def _flatten(config: run_folder.Config) -> JsonObject:  # without contract and p
 
 def _identity(value: Any) -> Any:
     return value["digest"] if isinstance(value, dict) and "digest" in value else value
+
+
+def _compare_cards(baseline: ComparedSystem, system: ComparedSystem) -> JsonObject:
+    """Return the parts of the harness in which two systems differ, each with both values."""
+    before, after = baseline.runs[0], system.runs[0]
+    parts = harness_card.list_differences(before.config, after.config)
+    if before.query_ids != after.query_ids:  # the card counts queries there, so it tells nothing
+        parts.pop("withheld", None)
+    return parts
+
+
+def _find_worse(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> list[str]:
+    """Return the queries in which a system is worse than the baseline, worst first."""
+    aligned = align_columns(baseline.values(metric), system.values(metric))
+    gains = {
+        query_id: orient(metric, after - before) for query_id, (before, after) in aligned.items()
+    }
+    worse = [query_id for query_id, gain in gains.items() if gain <= -TIE]
+    return sorted(worse, key=lambda query_id: (gains[query_id], query_id))
 
 
 def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> list[Result]:

@@ -5,7 +5,7 @@ config.json under "provenance", as parameters and limits identify a run already;
 and `sextant export --to card` show it, and comparisons say where two differ.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,30 @@ def read_card(config: JsonMapping) -> JsonObject:
     return dict(config[run_folder.PROVENANCE].get("harness") or {})
 
 
-def list_differences(first: JsonMapping, second: JsonMapping) -> list[str]:
-    """Return the parts in which the cards of two runs differ."""
-    cards = (read_card(first), read_card(second))
-    return [name for name in cards[0] if name in cards[1] and cards[0][name] != cards[1][name]]
+def list_differences(first: JsonMapping, second: JsonMapping) -> dict[str, list[Any]]:
+    """Return the parts in which the cards of two runs differ, each with both values."""
+    before, after = read_card(first), read_card(second)
+    return {
+        name: [before[name], after[name]]
+        for name in before
+        if name in after and before[name] != after[name]
+    }
+
+
+def describe_differences(parts: Sequence[str]) -> str:
+    """Return in words that two runs differ in `parts` of their cards."""
+    text = f"its harness card differs from the baseline's in {', '.join(parts)}"
+    if len(parts) > 1:
+        text += f"; a difference in score cannot be laid to one of these {len(parts)}"
+    return text
+
+
+def name_tools_and_memory(config: JsonMapping) -> dict[str, str]:
+    """Return an agent's "tools" and "memory" by their names; "" for a run without a card."""
+    card = read_card(config)
+    if not card:
+        return {"tools": "", "memory": ""}
+    return {"tools": ", ".join(card["tools"]) or "none", "memory": card["memory"] or "none"}
 
 
 def to_markdown(card: JsonMapping) -> str:

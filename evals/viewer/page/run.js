@@ -330,18 +330,26 @@ function compareWith(id, siblings, queryId, runs) {
   return el("div.beside", field, begin);
 }
 
-/** Notes on the scores, and everything that determines the numbers. */
-function configuration(run) {
-  const line = (key, value) => el("div", el("dt", key), el("dd", foreign(asText(value ?? "none"))));
+/** The lines of nested values, a key and a value each. */
+function valueLines(values) {
+  const line = (key, value) => el("div", el("dt", foreign(key)), el("dd", foreign(asText(value ?? "none"))));
   const nested = (value) =>
     value && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
-  const lines = Object.entries(run.config).flatMap(([key, value]) =>
+  return Object.entries(values).flatMap(([key, value]) =>
     nested(value) ? Object.entries(value).map(([inner, one]) => line(`${key}.${inner}`, one)) : [line(key, value)],
   );
+}
+
+/** Notes on the scores, what the agent had, and everything that determines the numbers. */
+function configuration(run) {
+  const { harness, ...provenance } = run.config.provenance ?? {};
+  const config = harness ? { ...run.config, provenance } : run.config;
   return el(
     "section",
     run.scores.notes?.length > 0 &&
       el("ul.notes", run.scores.notes.map((note) => el("li", foreign(note)))),
-    el("details.config", el("summary", "Configuration"), el("dl", lines)),
+    harness &&
+      el("details.config.harness", el("summary", "Harness card"), el("dl", valueLines(harness))),
+    el("details.config", el("summary", "Configuration"), el("dl", valueLines(config))),
   );
 }
