@@ -541,7 +541,8 @@ def _find_worse(baseline: ComparedSystem, system: ComparedSystem, metric: str) -
         query_id: orient(metric, after - before) for query_id, (before, after) in aligned.items()
     }
     worse = [query_id for query_id, gain in gains.items() if gain <= -TIE]
-    return sorted(worse, key=lambda query_id: (gains[query_id], query_id))
+    # Rounded, as equal differences may be summed differently.
+    return sorted(worse, key=lambda query_id: (round(gains[query_id], 12), query_id))
 
 
 def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> list[Result]:

@@ -330,9 +330,11 @@ function compareWith(id, siblings, queryId, runs) {
   return el("div.beside", field, begin);
 }
 
+const isEmpty = (value) => (value ?? "") === "" || (typeof value === "object" && !Object.keys(value).length);
+
 /** The lines of nested values, a key and a value each. */
 function valueLines(values) {
-  const line = (key, value) => el("div", el("dt", foreign(key)), el("dd", foreign(asText(value ?? "none"))));
+  const line = (key, value) => el("div", el("dt", foreign(key)), el("dd", foreign(asText(isEmpty(value) ? "none" : value))));
   const nested = (value) =>
     value && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
   return Object.entries(values).flatMap(([key, value]) =>
@@ -344,12 +346,12 @@ function valueLines(values) {
 function configuration(run) {
   const { harness, ...provenance } = run.config.provenance ?? {};
   const config = harness ? { ...run.config, provenance } : run.config;
+  const card = harness && { ...harness, withheld: [harness.withheld].flat().join("; ") };
   return el(
     "section",
     run.scores.notes?.length > 0 &&
       el("ul.notes", run.scores.notes.map((note) => el("li", foreign(note)))),
-    harness &&
-      el("details.config.harness", el("summary", "Harness card"), el("dl", valueLines(harness))),
+    card && el("details.config.harness", el("summary", "Harness card"), el("dl", valueLines(card))),
     el("details.config", el("summary", "Configuration"), el("dl", valueLines(config))),
   );
 }

@@ -289,6 +289,15 @@ def test_a_run_lists_its_worst_queries_first_and_where_recall_is_lost(open_page,
     assert lost + shares["found"] == pytest.approx(1, abs=0.003)
 
 
+def test_a_run_has_the_card_of_its_harness_with_the_descriptions_of_tools(open_page, runs):
+    page = open_page(f"#/run/{name(runs['units'])}", "run")
+    page.locator(".harness summary").click()
+    card = json.loads((runs["units"] / "config.json").read_text())["provenance"]["harness"]
+    rows = dict(zip(texts(page, ".harness dt"), texts(page, ".harness dd"), strict=True))
+    assert rows["ends"] == card["ends"] and rows["tools"] == "none"
+    assert "provenance.harness" not in texts(page, ".config:not(.harness) dt")
+
+
 def test_the_best_bare_retriever_stands_beside_programs_and_the_bounds_beside_a_run(
     open_page, runs
 ):
