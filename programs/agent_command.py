@@ -10,7 +10,8 @@ $SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a file as `claude --mcp-config` takes it
 prompt. Of the other variables of the environment it gets PATH, HOME and the like (_USUAL) and those
 that --env names. The end of its output is kept as a note. Its usage is booked if its last line is
 JSON with usage, as of `claude --output-format json` and `codex exec --json`. Its processes end
-with ours, however ours ends.
+with ours, however ours ends. With the tool `files`, $SEXTANT_FILES is a folder of the documents
+(programs/document_files.py).
 """
 
 import json
@@ -32,7 +33,8 @@ from typing import Any, ClassVar
 import dspy
 
 from sextant.programs.base import Program
-from sextant.programs.corpus_tools import DEFAULT, list_tools
+from sextant.programs.corpus_tools import DEFAULT, FILES, list_tools
+from sextant.programs.document_files import COMMANDS, give_files, open_files
 from sextant.tools import schemas, session
 from sextant.tools.errors import UsageError
 from sextant.tools.models.client import DEADLINE
@@ -52,6 +54,10 @@ have found what it asks for, and hand in the doc_ids with submit, best first. Wh
 The query:
 
 {query}
+"""
+WITH_FILES = """
+Each document is a file below $SEXTANT_FILES, too; the name is its doc_id, percent-encoded, and ".txt". Read them with
+rg, sed -n 'A,Bp' FILE and cat FILE.
 """
 # Variables that an agent gets beside the four above, none of which holds a key.
 _USUAL = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ")
@@ -81,7 +87,7 @@ class Command(Program):
     show_left: bool = False  # tell the agent what its limits leave
 
     def __post_init__(self) -> None:
-        self.functions = list_tools(self.tools)
+        self.functions = list_tools(self.tools, runs_commands=True)
         try:
             self.words = shlex.split(self.called)
         except ValueError as error:
@@ -100,6 +106,9 @@ class Command(Program):
                     f"--env {name}: ${name} is not set; export it, or put it into .env"
                 )
         self._let_clients_in()  # which takes seconds, before any query's time begins
+        self._has_files = FILES in [tool.__name__ for tool in self.functions]
+        if self._has_files and self.toolbox.documents:
+            open_files(self.toolbox.documents)  # which may take minutes
 
     @staticmethod
     def open_clients() -> Any:
@@ -149,8 +158,15 @@ class Command(Program):
             (folder / "mcp.json").write_text(
                 json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8"
             )
+            prompt = PROMPT.format(objective=query.objective, query=query.text)
+            if self._has_files:
+                variables["SEXTANT_FILES"] = str(
+                    give_files(episode.desk, self.toolbox.documents, query, folder)
+                )
+                variables["PATH"] = f"{COMMANDS}:{self._given.get('PATH', os.defpath)}"
+                prompt += WITH_FILES
             (folder / "stdin").write_text(
-                PROMPT.format(objective=query.objective, query=query.text),
+                prompt,
                 encoding="utf-8",
                 errors="replace",
             )
@@ -162,7 +178,7 @@ class Command(Program):
             opened.note_at_end(redact(printed_text)[-KEPT:])
         if code is None and not episode.submission:
             raise QueryTimeout("the query's time is up (--query-timeout), and the agent was ended")
-        if code and not any(step.tool != "note" for step in opened.trace.steps):
+        if code and all(step.tool in ("note", "files") for step in opened.trace.steps):
             last = (stderr or "it said nothing").splitlines()[-1]
             raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {redact(last)[:500]}")
         # The agent has ended by itself. If a search was refused, the session says that its limit

@@ -16,9 +16,9 @@ from typing import Any
 
 from sextant.programs.search_tools import SearchTools, as_json
 from sextant.tools import plugins
-from sextant.tools.errors import ScanRefused
+from sextant.tools.errors import ScanRefused, UsageError
 from sextant.tools.models.answers.checks import InvalidAnswer
-from sextant.tools.session import Excerpts
+from sextant.tools.session import Excerpt, Excerpts
 
 Tool = Callable[..., str]
 
@@ -27,8 +27,10 @@ _MOST_LINES = 50  # that a scan shows
 
 # To add one: a function in its own file, named here, or a tuple of functions. A file of a user's own
 # has others, as FILE.py:NAME.
+FILES = "files"
 TOOLS = {
     "count": "sextant.programs.corpus_tools:count",
+    FILES: "sextant.programs.document_files:files",
     "grep": "sextant.programs.corpus_tools:grep",
     "more": "sextant.programs.corpus_tools:more",
     "note": "sextant.programs.corpus_tools:BOARD",
@@ -125,7 +127,7 @@ def _show(desk: SearchTools, tool: Any, words: str, k: int) -> str:
         excerpts: Excerpts = desk.scan(tool, words, min(max(k, 1), _MOST_LINES))
     except ScanRefused as error:
         raise InvalidAnswer("wrong type", str(error)) from None
-    rows = [excerpt._asdict() for excerpt in excerpts.rows]
+    rows = [dict(zip(Excerpt._fields[:4], excerpt, strict=False)) for excerpt in excerpts.rows]
     result = {
         "lines": rows,
         "matching_lines": excerpts.lines,
@@ -134,15 +136,19 @@ def _show(desk: SearchTools, tool: Any, words: str, k: int) -> str:
     return as_json(result | ({"cut": excerpts.partial} if excerpts.partial else {}))
 
 
-def list_tools(named: str) -> list[Tool]:
+def list_tools(named: str, *, runs_commands: bool = False) -> list[Tool]:
     """Return the functions of tools that are `named`, with commas between; UnknownName for none of the table.
 
-    `select` ends them.
+    `select` ends them. UsageError for `files` if the agent is no process that runs commands.
     """
     if named == DEFAULT:
         return [SearchTools.search, SearchTools.read, SearchTools.select]
     tools = list[Tool]()
     for name in dict.fromkeys(part.strip() for part in named.split(",")):
+        if name == FILES and not runs_commands:
+            raise UsageError(
+                "files are for agents that run commands: give them to --program command:LINE"
+            )
         found = plugins.load_object("tool", name, TOOLS, plugins.TOOLS)
         tools += found if isinstance(found, tuple) else [found]
     return [*tools, select]

@@ -106,6 +106,7 @@ class SearchTools:
     # Words of searches -> their texts, and how far their rankings were shown
     pages: dict[str, EarlierPage] = field(default_factory=dict)
     board: list[str] = field(default_factory=list)  # the model's notes
+    files: Any = None  # the DocumentFiles of an agent that has them
     lock: Lock = field(default_factory=Lock, repr=False)  # threads of one query share the desk
 
     def find(self, text: str, k: int, seen: Iterable[str] = ()) -> list[Snippet]:

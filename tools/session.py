@@ -174,6 +174,7 @@ class Excerpt(NamedTuple):
     title: str
     line: int  # of the match, from 1
     text: str
+    first: int = 0  # the line at which the text begins
 
 
 class Excerpts(NamedTuple):
@@ -221,6 +222,11 @@ class Toolbox(SharedOnDeepcopy):
             from sextant.tools import otel_spans  # OpenTelemetry, which most runs go without
 
             otel_spans.start()
+
+    @property
+    def documents(self) -> Any:
+        """The corpus, from which files are made before any query."""
+        return self._world[0]
 
     @property
     def limits(self) -> Limits:
@@ -575,12 +581,14 @@ class Session(TraceRecorder):
         k: int = 10,
         *,
         shown: bool = True,
+        among: Collection[str] | None = None,
+        **layout: Any,
     ) -> Excerpts:
         """Return lines of the stored texts that match the regular expression or have the phrase `words`.
 
         At most `k` lines with two around each, in the order of the corpus. `shown` says that a model
-        sees them. ScanRefused for an expression that cannot be used; LimitReached if no scan is
-        left.
+        sees them; `among` keeps to such as surfaced; `layout` has options of `TextScanner.grep`.
+        ScanRefused for an expression that cannot be used; LimitReached if no scan is left.
         """
         self._take(tool, words)
         scanner = self._documents.scanner
@@ -589,8 +597,9 @@ class Session(TraceRecorder):
             words,
             k,
             excluded=query.excluded,
-            among=query.candidates,
+            among=query.candidates if among is None else self._surfaced.intersection(among),
             seconds=self.limits.scan_seconds,
+            **layout,
         )
         spans = dict[str, list[Span]]()
         excerpts = []
@@ -598,7 +607,8 @@ class Session(TraceRecorder):
             document = self._documents[match.doc_id]
             spans.setdefault(match.doc_id, []).append((match.start, match.end))
             text = document.text[match.start : match.end]
-            excerpts.append(Excerpt(match.doc_id, document.title, match.line, text))
+            first = document.text.count("\n", 0, match.start) + 1
+            excerpts.append(Excerpt(match.doc_id, document.title, match.line, text, first))
         with self._lock:
             self._surfaced.update(spans)
             self._shown.update(spans if shown else ())
@@ -753,6 +763,25 @@ class Session(TraceRecorder):
             (((first, first + len(shown)),),) if first else (),
         )
         return shown
+
+    def open_files(self) -> None:
+        """Let an agent name all documents that the query may see, as it has their files."""
+        if self._query.candidates is None:
+            self._surfaced.update(self._documents.keys() - self._query.excluded)
+        self._record("files")
+
+    def record_unshown(self, doc_ids: Iterable[str]) -> tuple[str, ...]:
+        """Record those documents that an agent names and no tool has shown, and return them."""
+        with self._lock:
+            unshown = tuple(
+                doc_id
+                for doc_id in dict.fromkeys(doc_ids)
+                if doc_id in self._surfaced and doc_id not in self._shown
+            )
+            self._shown.update(unshown)
+        if unshown:
+            self._record("files", "", unshown)
+        return unshown
 
     def read_whole(self, doc_id: str) -> str:
         """Return all of a document's text, for a program to count in; no model may see it, so it leaves no step."""

@@ -28,7 +28,7 @@ from sextant.tools.retrievers.base import Ids
 from sextant.tools.retrievers.lexical.word_index import WORD_CLASS, WordIndex
 from sextant.tools.text import UNSPACED
 
-LINES_AROUND = 2
+LINES_AROUND = (2, 2)  # before a match, and after it
 CHARACTERS_AROUND = 700  # the most of those lines on each side of a match
 _CHUNK = 1 << 20  # characters of texts that are read at a time
 _BLANKS = r"[\s\x0b\x1c-\x1f\x85\pZ]+"  # those of str.split
@@ -103,16 +103,18 @@ class _Query(NamedTuple):
         parts = [pc.replace_substring_regex(text, whole, group) for group in (r"\1", r"\2")]
         return [pc.utf8_length(part)[0].as_py() for part in parts]
 
-    def list_matches(self, document: Document) -> Iterator[LineMatch]:
-        """Yield the matches of a document, in order."""
+    def list_matches(
+        self, document: Document, around: tuple[int, int] = LINES_AROUND
+    ) -> Iterator[LineMatch]:
+        """Yield the matches of a document, in order, with so many lines before and after each."""
         lines = document.text.split("\n")
         starts = [0, *accumulate(len(line) + 1 for line in lines)]
         shown: LineMatch | None = None
         for number in pc.indices_nonzero(self.match_lines([document])[1]).to_pylist():
             before, length = self.find(lines[number].removesuffix("\r"))
             match_start = starts[number] + before
-            first = max(0, number - LINES_AROUND)
-            last = min(number + LINES_AROUND, len(lines) - 1)
+            first = max(0, number - around[0])
+            last = min(number + around[1], len(lines) - 1)
             start = max(starts[first], match_start - CHARACTERS_AROUND)
             end = min(starts[last + 1] - 1, match_start + 2 * CHARACTERS_AROUND)
             if shown and start < shown.end and end - shown.start <= 3 * CHARACTERS_AROUND:
@@ -151,9 +153,11 @@ class TextScanner:
         excluded: Ids = (),
         among: Ids | None = None,
         seconds: float = 10.0,
+        around: tuple[int, int] = LINES_AROUND,
+        most: int | None = None,
     ) -> ScanResult:
-        """Return the first `k` matches of a pattern in RE2's syntax."""
-        return self._scan(_read_pattern(pattern), excluded, among, seconds).show(k)
+        """Return the first `k` matches of a pattern in RE2's syntax, at `most` so many of a document."""
+        return self._scan(_read_pattern(pattern), excluded, among, seconds).show(k, around, most)
 
     def phrase(
         self,
@@ -240,14 +244,20 @@ class _Scan:
                 documents = []
                 size = 0
 
-    def show(self, k: int) -> ScanResult:
-        """Return the first `k` matches."""
+    def show(
+        self,
+        k: int,
+        around: tuple[int, int] = LINES_AROUND,
+        most: int | None = None,
+    ) -> ScanResult:
+        """Return the first `k` matches, at `most` so many of a document, with lines around them."""
         require_at_least(1, "a scan", k=k)
         matches = list[LineMatch]()
         numbers = []
         for document, number in self:
             numbers.append(number)
-            matches += islice(self.query.list_matches(document), k - len(matches))
+            of_document = islice(self.query.list_matches(document, around), most)
+            matches += islice(of_document, k - len(matches))
         return ScanResult(matches, sum(numbers), len(numbers), self.cut)
 
     @property

@@ -175,12 +175,15 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[DocumentHistory, 
     refused = [(step["tool"], step["argument"]) for step in steps if step.get("refused")]
     ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
     cut_off = ended in ("budget", "time")  # "steps" is the program's own shape
+    had_files = any(step["tool"] == "files" for step in steps)  # and could read where nobody sees
 
     def fate(history: DocumentHistory, rank: int) -> Fate:
         if failed:
             return Fate.ERROR
         if not steps:
             return Fate.RANKED_LOW if rank else Fate.UNKNOWN
+        if had_files and not (history.chars or (history.rank and history.decision == "select")):
+            return Fate.UNKNOWN
         if history.decision == "select":
             return Fate.RANKED_LOW
         if history.forgotten_step is not None:

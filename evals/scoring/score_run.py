@@ -390,6 +390,7 @@ class _Tally:
             shortened=sum(step["tool"] == "shorten" for step in trace["steps"]),
             searches_cut=sum("cut" in step for step in trace["steps"]),
             fallbacks=trace.get("fallbacks", 0),
+            unshown=sum(len(step["doc_ids"]) for step in trace["steps"] if step["tool"] == "files"),
         )
         self._unusable.update(trace.get("unusable", {}))
         self._used_in_part.update(trace.get("used_in_part", {}))
@@ -430,7 +431,12 @@ class _Tally:
             "usage": usage,
             "query_seconds": round(sum(self._seconds), 4) if self._seconds else None,
         }
-        return summary | {"notes": describe_cuts(summary)}
+        notes = describe_cuts(summary)
+        if unshown := counts["unshown"]:
+            notes.append(
+                f"read past the tools: {plural(unshown, 'document')} named that no tool had shown"
+            )
+        return summary | {"notes": notes}
 
 
 def _count_read(steps: Iterable[JsonMapping]) -> dict[str, int]:

@@ -14,7 +14,7 @@ import inspect
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
@@ -326,6 +326,12 @@ class Episode:
             left = self.desk.session.left() if told else None
             return Observation(text, self._reward(), self.over, refused, left)
 
+    def run_command(self, name: str, words: Sequence[str]) -> str:
+        """Search or read as a command of an agent with files asks (programs/document_files.py)."""
+        with self._lock, session.as_current(self.desk.session):
+            self.touch()
+            return str(getattr(self.desk.files, f"run_{name}")(*words))
+
     def touch(self) -> None:
         """Note that somebody goes on with it."""
         self.touched = time.monotonic()
@@ -405,12 +411,13 @@ class Episode:
             names = [part.strip(_AROUND_IDS) for part in re.split(separator, doc_ids[0])]
             if surfaced.intersection(names):
                 return list(filter(None, names))
-        return [
+        named = [
             title if doc_id not in surfaced and title in surfaced else doc_id
             for doc_id, title in zip(
                 doc_ids, [doc_id.strip(_AROUND_IDS) for doc_id in doc_ids], strict=True
             )
         ]
+        return self.desk.files.read_names(named) if self.desk.files else named
 
     def charge(self, reported: Any) -> None:
         """Book the reported usage of the agent's own model. UsageError if it does not fit `ReportedUsage`.
@@ -553,7 +560,8 @@ def list_episode_tools(named: str) -> dict[str, EpisodeTool]:
     if named == DEFAULT:
         return own
     tools = {
-        function.__name__: EpisodeTool(function, of_desk=True) for function in list_tools(named)
+        function.__name__: EpisodeTool(function, of_desk=True)
+        for function in list_tools(named, runs_commands=True)
     }
     tools |= {name: own[name] for name in ("search", "select") if name in tools}
     return {**tools, "note": tools.get("note", own["note"]), "submit": own["submit"]}

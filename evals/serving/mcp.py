@@ -29,7 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from sextant.evals.serving.client_config import ServerAddress, http_server_config
 from sextant.evals.serving.episode import (
@@ -53,7 +53,7 @@ from sextant.evals.serving.session_calls import SessionCalls, TooManyCalls
 from sextant.evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
 from sextant.programs.corpus_tools import DEFAULT
 from sextant.programs.search_tools import as_json
-from sextant.tools.errors import SessionRefusal, UsageError
+from sextant.tools.errors import LimitReached, SessionRefusal, UsageError
 from sextant.tools.models.answers.arguments import SHOWN, list_strange, read_object
 from sextant.tools.platform.cli import strip_control_characters
 from sextant.tools.platform.interrupts import start_thread, wait_until
@@ -64,6 +64,7 @@ from sextant.tools.text import replace_surrogates
 
 LINGER = 10.0  # seconds that clients have to go when all queries are answered
 PATH = "/mcp"  # the default of the SDK
+COMMANDS = "/command"  # of an agent with files, from programs/file_commands
 SESSION = "mcp-session-id"
 USAGE = "sextant/usage"
 INSTRUCTIONS = (
@@ -213,7 +214,9 @@ class McpServer:
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             target: Any = application
-            if scope["type"] == "http" and scope["path"] != PATH:
+            if scope.get("path") == COMMANDS and not self.clients.host:
+                target = self._run_command
+            elif scope["type"] == "http" and scope["path"] != PATH:
                 nothing = {"error": f"there is nothing here; the tools are at {PATH}"}
                 target = JSONResponse(nothing, HTTPStatus.NOT_FOUND)
             elif scope["type"] == "http":
@@ -231,6 +234,18 @@ class McpServer:
                 await run_sync(self.clients.leave, Headers(scope=scope).get(SESSION, ""))
 
         return WebServer(AuthMiddleware(answer, address, admits), address.address, address.port)
+
+    async def _run_command(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a command: a line with its exit code and its stderr, then its stdout."""
+        client = request_token(Headers(scope=scope))
+        name, *words = (await receive())["body"].decode(errors="replace").split("\x1f")
+        try:
+            episode = self.clients.present(client)
+            answer = await self._calls.run(client, partial(episode.run_command, name, words))
+        except (SessionRefusal, TooManyCalls) as refusal:
+            code = 1 if isinstance(refusal, LimitReached) else 2
+            answer = f"{code} {refusal}\n"
+        await Response(answer.encode("utf-8", "surrogatepass"))(scope, receive, send)
 
     async def stdio(self) -> None:
         """Serve it on stdin and stdout until the client goes away; its requests so far are answered."""
