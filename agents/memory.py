@@ -88,19 +88,24 @@ class Oldest:
     def _compact(
         self, turns: list[AgentTurn], fits: Fits, preface: str = "", left_out: int = 0
     ) -> View:
-        """Return the turns after those that are `left_out`, with the results of as few compacted as `fits`."""
+        """Return the turns after those that are `left_out`, with the results of as few compacted as `fits`.
+
+        Where that is not enough, results are left out, and then whole turns.
+        """
         kept = turns[left_out:]
         counts = range(len(kept) + 1)
-        # How many of the oldest have no results, and how many no whole ones.
-        levels = [(0, number) for number in counts] + [(number, len(kept)) for number in counts[1:]]
-        for removed, compacted in levels:
+        # How many of the oldest are left out, have no results, and have no whole ones.
+        levels = [(0, 0, number) for number in counts]
+        levels += [(0, number, len(kept)) for number in counts[1:]]
+        levels += [(number, len(kept), len(kept)) for number in counts[1:-1]]
+        for gone, removed, compacted in levels:
             view = View(
                 [
-                    *(_with_results(turn, lambda result: LEFT_OUT) for turn in kept[:removed]),
+                    *(_with_results(turn, lambda result: LEFT_OUT) for turn in kept[gone:removed]),
                     *(_with_results(turn, self._shorten) for turn in kept[removed:compacted]),
                     *kept[compacted:],
                 ],
-                compacted,
+                compacted - gone,
                 preface,
             )
             if fits(view):
@@ -109,8 +114,9 @@ class Oldest:
             oldest = left_out + compacted
             self.desk.forget(left_out + removed)
             self.desk.forget(oldest, wholly=self.wholly)
+            beyond = f"; the {left_out + gone} oldest are left out" if gone else ""
             self.desk.session.shorten(
-                f"results of the {oldest} oldest of {len(turns)} steps are {self.shortened}"
+                f"results of the {oldest} oldest of {len(turns)} steps are {self.shortened}{beyond}"
             )
         return view
 

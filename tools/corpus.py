@@ -29,14 +29,11 @@ from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files as disk
 from sextant.tools.records import Document, JsonObject
-
-if TYPE_CHECKING:  # PyArrow is behind it
-    from sextant.tools.text_scan import TextScanner
 
 _LOG = logging.getLogger("sextant")
 
@@ -81,14 +78,6 @@ class Corpus(Mapping[str, Document]):
     def places(self) -> Sequence[int]:
         """Each row's rank in the order of the ids."""
         return _list_places(sorted(range(len(self)), key=self.doc_ids.__getitem__))
-
-    @cached_property
-    def scanner(self) -> "TextScanner":
-        """What finds lines in the texts."""
-        from sextant.tools.retrievers.lexical.word_index import WordIndex  # few runs need them
-        from sextant.tools.text_scan import TextScanner
-
-        return TextScanner(self, WordIndex(self, disk.sextant_home()))
 
     def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
         """Yield every document, in corpus order, or the documents in some rows."""

@@ -30,6 +30,7 @@ from sextant.tools.errors import (
     SextantError,
     UsageError,
 )
+from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import (
     NO_USAGE,
@@ -55,7 +56,7 @@ from sextant.tools.text import injection_kind
 
 if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file
     from sextant.tools.retrievers.base import Retriever
-    from sextant.tools.text_scan import WordCounts
+    from sextant.tools.text_scan import TextScanner, WordCounts
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 _LINE: ContextVar["_Branch | None"] = ContextVar("line", default=None)
@@ -154,6 +155,20 @@ _World = tuple[
     Limits,
     Callable[[], float],
 ]  # of a toolbox
+
+
+def _open_scanner(corpus: Any) -> "TextScanner":
+    """Return what finds lines in the texts of a corpus; it is kept with the corpus."""
+    kept = vars(corpus)
+    if "scanner" not in kept:
+        from sextant.tools.retrievers.lexical.word_index import WordIndex  # PyArrow and numba
+        from sextant.tools.text_scan import TextScanner  # as above, and few runs scan
+
+        kept["scanner"] = TextScanner(corpus, WordIndex(corpus, sextant_home()))
+    scanner: TextScanner = kept["scanner"]
+    return scanner
+
+
 # Tools whose limit is called by another name than they.
 _LIMITS = {"search": "searches", "read": "reads"}
 # Tools whose calls can be limited.
@@ -591,7 +606,7 @@ class Session(TraceRecorder):
         ScanRefused for an expression that cannot be used; LimitReached if no scan is left.
         """
         self._take(tool, words)
-        scanner = self._documents.scanner
+        scanner = _open_scanner(self._documents)
         query = self._query
         found = (scanner.grep if tool == "grep" else scanner.phrase)(
             words,
@@ -629,7 +644,7 @@ class Session(TraceRecorder):
         argument = " ".join(words)
         self._take("count", argument)
         query = self._query
-        counts: WordCounts = self._documents.scanner.count(
+        counts: WordCounts = _open_scanner(self._documents).count(
             words,
             excluded=query.excluded,
             among=query.candidates,

@@ -143,6 +143,22 @@ def observe_run(
     return observed
 
 
+def _count_forgotten(steps: Sequence[JsonMapping]) -> dict[str, list[tuple[float, int]]]:
+    """Return how many documents were forgotten, and about how many tokens had been shown of them."""
+    shown = Counter[str]()  # document -> characters of it that are in the prompt
+    documents = 0
+    characters = 0
+    first = 0
+    for number, step in enumerate(steps):
+        if step["tool"] == "forget":
+            first = first or number
+            documents += len(step["doc_ids"])
+            characters += sum(shown.pop(doc_id, 0) for doc_id in step["doc_ids"])
+        for doc_id, length in zip(step["doc_ids"], step.get("shown", ()), strict=False):
+            shown[doc_id] += length
+    return {"forgotten": [(documents, first)], "forgotten_tokens": [(characters / 4, first)]}
+
+
 def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) -> QueryBehaviour:
     """Return the behaviour in a query without costs, from its steps in their order.
 
@@ -156,8 +172,6 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
     searches = dict[int, int]()  # number of a step -> its number among searches, from 1
     notes = list[tuple[int, list[int]]]()
     repeats = list[int]()
-    forgetting = dict[int, tuple[int, int]]()  # number of a step -> documents, characters shown
-    shown = Counter[str]()  # document -> characters of it that are in the prompt
     before = {"new_words": set[str](), "new_results": set[str]()}
     for number, step in enumerate(outcome["trace"]["steps"]):
         tool = step["tool"]
@@ -176,23 +190,15 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
             notes.append((number, []))
         elif tool == "repeat":
             repeats.append(number)
-        elif tool == "forget":
-            characters = sum(shown.pop(doc_id, 0) for doc_id in step["doc_ids"])
-            forgetting[number] = (len(step["doc_ids"]), characters)
         elif tool == "select":
             for doc_id in step["doc_ids"]:
                 figures["selected"].append((int(units.get(doc_id, doc_id) in relevant), number))
-        for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
-            shown[doc_id] += characters
     for note, led_to in notes:
         if led_to:
             figures["notes"].append((int(any(first_found[search] for search in led_to)), note))
     figures["searches"] = [(len(searches), max(searches, default=0))]
     figures["repeats"] = [(len(repeats), max(repeats, default=0))]
-    first = min(forgetting, default=0)
-    figures["forgotten"] = [(sum(count for count, _ in forgetting.values()), first)]
-    characters = sum(characters for _, characters in forgetting.values())
-    figures["forgotten_tokens"] = [(characters / 4, first)]
+    figures |= _count_forgotten(outcome["trace"]["steps"])
     if not is_pairwise(metric):
         courses = query_trajectory(outcome, row, metric, ["searches"], depth)
         for course in courses.values():

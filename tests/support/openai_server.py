@@ -74,6 +74,8 @@ def fill(prompt: str) -> dict[str, Any]:
     said = " ".join(about[:30])
     if "[[ ##" not in prompt:  # a conversation with tools
         turn = prompt.count('"doc_id"')
+        if "grep for" in prompt:  # as agents/grep.py tells it
+            return {"tool_calls": [("grep", {"pattern": f"(?i){about[turn % 7]}"})]}
         return {"tool_calls": [("search", {"query": " ".join(about[turn % 7 : turn % 7 + 6])})]}
     shown = list(dict.fromkeys(ids(prompt)))
     listed = prompt.partition("Your output fields are:")[2].partition("All interactions")[0]

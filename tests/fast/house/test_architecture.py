@@ -149,7 +149,9 @@ def test_modules_of_ours_are_imported_by_a_text_where_a_table_has_it_alone():
 def test_a_program_is_named_in_its_own_file_and_in_the_table_alone():
     systems = PROGRAMS | AGENTS
     words = {
+        "grep",
         "notes",
+        "pages",
         "rank",
         "reason",
         "score",

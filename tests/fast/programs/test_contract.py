@@ -26,7 +26,7 @@ from sextant.tools.models import language_model
 from sextant.tools.models import offline_rules as rules
 from sextant.tools.models.prompting import escape_markers
 from sextant.tools.plugins import load_object
-from sextant.tools.records import Document, Query, total
+from sextant.tools.records import SURFACING, Document, Query, total
 from sextant.tools.retrievers import build
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
@@ -94,7 +94,7 @@ def test_every_call_is_in_a_step_and_what_is_ranked_was_surfaced(name, mini):
     submission = answer(program, model, mini.queries[0])
     steps = submission.trace.steps
     assert set(submission.ranking) <= {
-        doc_id for step in steps if step.tool == "search" for doc_id in step.doc_ids
+        doc_id for step in steps if step.tool in SURFACING for doc_id in step.doc_ids
     }
     assert submission.usage == total(step.usage for step in steps) and bool(
         submission.usage.calls

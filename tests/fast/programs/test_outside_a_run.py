@@ -18,13 +18,21 @@ import sextant.programs.__main__ as shown
 from sextant.agents import AGENTS
 from sextant.evals.running.request import SYSTEMS
 from sextant.tools.errors import UsageError
+from sextant.tools.plugins import load_object
 from sextant.tools.records import Submission, Trace
 
 PAGE = (ROOT / "docs/guide/outside-a-run.md").read_text(encoding="utf-8")
 OTHERS = {
     "guesses": json.dumps(["octopus", "iron"]),
     "criteria": json.dumps(["octopus", "iron"]),
-    "calls": json.dumps({"tool_calls": [{"name": "search", "args": {"query": "octopus"}}]}),
+    "calls": json.dumps(
+        {
+            "tool_calls": [
+                {"name": "search", "args": {"query": "octopus"}},
+                {"name": "grep", "args": {"pattern": "octopus"}},  # of an agent without search
+            ]
+        }
+    ),
 }
 
 
@@ -117,8 +125,12 @@ def test_the_code_of_the_page_runs(plain, monkeypatch, tmp_path):
     assert place["found"].ranking and (tmp_path / "multihop.json").exists()
 
 
+# Agents with a graph of their own.
+GRAPHS = [name for name in AGENTS if "graph" in vars(load_object("agent", name, AGENTS))]
+
+
 def test_the_pictures_of_the_page_are_those_that_the_command_prints(command_of):
     pictures = dict(re.findall(r"### (\w+)\n\n```mermaid\n(.+?)```", PAGE, re.S))
-    assert pictures == {name: command_of(shown)("draw", name).out for name in AGENTS}
+    assert pictures == {name: command_of(shown)("draw", name).out for name in GRAPHS}
     refused = command_of(shown)("draw", "retrieve")
     assert refused.code == 2 and "retrieve is no LangGraph graph" in refused.err

@@ -152,6 +152,18 @@ WITHOUT_A_PAPER = {
         most_calls=lambda values: values["steps"],
         most_shown=lambda values: values["steps"] * values["per_search"],
     ),
+    "grep": Own(
+        calls=[Call("query tools history steps_left", "thought calls")],
+        row="≤ steps | 10 lines a grep, 1 a reading",
+        most_calls=lambda values: values["steps"],
+        most_shown=lambda values: 10 * values["steps"],
+    ),
+    "pages": Own(
+        calls=[Call("query tools history steps_left", "thought calls")],
+        row="≤ steps | per_search a search or page (snippets), 1 a reading",
+        most_calls=lambda values: values["steps"],
+        most_shown=lambda values: values["steps"] * values["per_search"],
+    ),
     "verifier": Own(
         calls=[
             Call("query learned earlier_searches", "searches"),

@@ -15,13 +15,14 @@ from sextant.tools.models.model_spec import ModelSettings
 from sextant.tools.models.prompting import PromptTooLong
 from sextant.tools.models.tokens import count_prompt_tokens
 from sextant.tools.plugins import load_object
+from sextant.tools.records import SURFACING
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
 
 CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
 ANSWER = 64  # tokens, at least
 LISTWISE = ("rank", "tournament")
-TOO_LARGE = ("planner", "react")  # for 1,024 tokens, with the congress objective
+TOO_LARGE = ("grep", "pages", "planner", "react")  # for 1,024 tokens, with the congress objective
 
 
 class Prompts(BaseCallback):
@@ -62,7 +63,7 @@ SMALLEST = [(name, 1024) for name in ASKING if name not in TOO_LARGE]
 @pytest.mark.parametrize(("name", "window"), SMALL + SMALLEST)
 def test_it_ranks_with_a_model_that_takes_little(name, window, mini):
     submission, sizes = answer(mini, name, window)
-    surfaced = any(step.tool == "search" for step in submission.trace.steps)
+    surfaced = any(step.tool in SURFACING for step in submission.trace.steps)
     assert surfaced and (submission.ranking or name == "closed_book")
     assert max(sizes) + ANSWER <= window
 

@@ -4,13 +4,14 @@ import pytest
 from openai_server import fill
 from test_contract import ASKING, CLASSES, PARALLEL, QUERY, few
 
+from sextant.agents.react import React
 from sextant.programs.pointwise import fill_unscored
 from sextant.tools.models import language_model
 from sextant.tools.models.answers.checks import UnusableAnswer
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.session import Toolbox
 
-PROGRAMS = [name for name in ASKING if name != "react"]
+PROGRAMS = [name for name in ASKING if not issubclass(CLASSES[name], React)]
 OF_ONE_CALL = [
     "closed_book",
     "decompose",

@@ -374,7 +374,7 @@ class OpenAIClient(SharedOnDeepcopy):
                     http_client=server.client,
                 )
                 # Environment variables name these for OpenAI's own server alone, which has them from
-                # `account_headers`.
+                # `organization_headers`.
                 client.organization = None
                 client.project = None
                 client._custom_headers = server.headers  # noqa: SLF001  # without $OPENAI_CUSTOM_HEADERS
@@ -391,7 +391,7 @@ class OpenAIClient(SharedOnDeepcopy):
                 "Authorization": f"Bearer {self.key or 'none'}",
                 "Content-Type": "application/json",
             }
-            headers |= account_headers(self.url)
+            headers |= organization_headers(self.url)
             for name, value in self._headers.items():
                 # As OpenAI's client spells it, so that the user's header takes its place
                 headers["Authorization" if name.lower() == "authorization" else name] = value
@@ -412,7 +412,7 @@ class OpenAIClient(SharedOnDeepcopy):
         return text
 
 
-def account_headers(url: str) -> dict[str, str]:
+def organization_headers(url: str) -> dict[str, str]:
     """Return the headers that say which organization and project pays, for OpenAI itself; none for another server."""
     address = urlsplit(url)
     if (address.scheme, address.hostname) != ("https", "api.openai.com"):

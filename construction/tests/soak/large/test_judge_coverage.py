@@ -1,6 +1,6 @@
 """How often the intervals around a judge's figures hold the truth, for simulated judges of known error.
 
-`python -m pytest -s construction/tests/soak/large/test_judge_coverage.py` prints the rates of construction/docs/build.md.
+`python -m pytest -s construction/tests/soak/large/test_judge_coverage.py` prints rates of construction/docs/build.md.
 """
 
 import numpy as np

@@ -18,7 +18,7 @@ from sextant.tools.platform.number_format import plural
 
 # Programs made small; `score` breaks ties by a second retriever, which orders what has surfaced.
 POOL = ["-P", "pool=6"]
-PROGRAMS = {name: [] for name in SYSTEMS} | {
+PROGRAMS = {name: [] for name in SYSTEMS if name != "grep"} | {  # which searches nothing
     "multihop": ["-P", "hops=3", "-P", "per_hop=8"],
     "notes": ["-P", "hops=2"],
     "planner": ["-P", "rounds=2"],

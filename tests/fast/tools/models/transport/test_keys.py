@@ -16,7 +16,7 @@ from sextant.tools.errors import UsageError
 from sextant.tools.models import language_model, secrets
 from sextant.tools.models.call_limits import RetryPolicy
 from sextant.tools.models.run_resources import RunResources
-from sextant.tools.models.transport.openai_client import account_headers
+from sextant.tools.models.transport.openai_client import organization_headers
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent
@@ -269,10 +269,10 @@ def test_who_pays_at_openai_is_told_to_openai_alone(run, server, monkeypatch):
     assert run(*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}").code == 0
     assert server.headers and "who-pays" not in str(server.headers)
     told = {"openai-organization": "who-pays", "openai-project": "who-pays"}
-    assert account_headers("https://api.openai.com/v1") == told
+    assert organization_headers("https://api.openai.com/v1") == told
     for url in (
         "http://api.openai.com",
         "https://api.openai.com.example.org",
         "https://example.org/api.openai.com",
     ):
-        assert not account_headers(f"{url}/v1")
+        assert not organization_headers(f"{url}/v1")
