@@ -11,13 +11,13 @@ from conftest import PRODUCT, ROOT
 from test_readability import count_nodes
 
 MOST = {
-    "agents": 5_200,
-    "construction/sextant_construction": 43_400,
-    "environments": 26_000,
-    "evals": 107_300,
-    "optimizers": 15_600,
-    "programs": 17_500,
-    "tools": 94_900,
+    "agents": 6_400,
+    "construction/sextant_construction": 41_600,
+    "environments": 25_500,
+    "evals": 105_200,
+    "optimizers": 14_800,
+    "programs": 19_200,
+    "tools": 96_000,
 }
 
 
