@@ -7,7 +7,7 @@ This is Direct Corpus Interaction (arXiv 2605.05242). A file has the text of its
 without its title; its name is the id, percent-encoded. The commands (programs/file_commands, in
 bash) have the run's own process search and read, over the session of the query: exclusions, pools
 and limits hold, and the trace has the texts that were shown. Left out: readings by other commands,
-which nobody sees.
+which leave no step.
 """
 
 import logging

@@ -193,8 +193,8 @@ class Step:
     repeat   a search, a reading or a note that was made before, so nothing was done; `argument` is
              its text, or the id of the document, and `repeated` its kind
     salvage  `argument` says which part of an unusable answer is used, or what is used for want of one
-    files    an agent has the documents as files, and may read them where nobody sees it; `doc_ids`
-             are such as it named and no step had shown
+    files    an agent has the documents as files, and may read them without a step; `doc_ids` are
+             such as it named and no step had shown
     stop     `argument` is the reason
     """
 

@@ -106,7 +106,7 @@ class _Query(NamedTuple):
     def list_matches(
         self, document: Document, around: tuple[int, int] = LINES_AROUND
     ) -> Iterator[LineMatch]:
-        """Yield the matches of a document, in order, with so many lines before and after each."""
+        """Yield the matches of a document, in order, each with the lines `around` it."""
         lines = document.text.split("\n")
         starts = [0, *accumulate(len(line) + 1 for line in lines)]
         shown: LineMatch | None = None
@@ -156,7 +156,7 @@ class TextScanner:
         around: tuple[int, int] = LINES_AROUND,
         most: int | None = None,
     ) -> ScanResult:
-        """Return the first `k` matches of a pattern in RE2's syntax, at `most` so many of a document."""
+        """Return the first `k` matches of a pattern in RE2's syntax, at most `most` of a document."""
         return self._scan(_read_pattern(pattern), excluded, among, seconds).show(k, around, most)
 
     def phrase(
@@ -250,7 +250,7 @@ class _Scan:
         around: tuple[int, int] = LINES_AROUND,
         most: int | None = None,
     ) -> ScanResult:
-        """Return the first `k` matches, at `most` so many of a document, with lines around them."""
+        """Return the first `k` matches, at most `most` of a document, with the lines `around` them."""
         require_at_least(1, "a scan", k=k)
         matches = list[LineMatch]()
         numbers = []
