@@ -5,11 +5,12 @@ The first run is the baseline; evals/scoring/comparison.py compares the others w
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from sextant.evals.query_id_files import write_query_ids
 from sextant.evals.run_folder import read_config
-from sextant.evals.scoring.gates import check_gates, read_gate, read_sure_gate
+from sextant.evals.scoring.gates import check_gates, read_gate
 from sextant.evals.scoring.metrics import LANGUAGE
 from sextant.tools.errors import GateFailed, UsageError
 from sextant.tools.platform.callable_module import make_callable
@@ -32,15 +33,6 @@ from sextant.tools.platform.result_table import (
 )
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
-
-FAIL_IF = (
-    "end with exit code 1 if the mean difference of a metric from the baseline is below a threshold, "
-    "as 'nDCG@10 < -0.02', or above it, as 'Flip > 0.02'; repeatable"
-)
-FAIL_IF_SURE = (
-    "the same, but only if the whole 95 %% interval of the difference is below the threshold, which "
-    "is where its upper end is (above it: its lower end); without an interval nothing is sure"
-)
 
 
 def parser() -> CommandParser:
@@ -72,8 +64,22 @@ def parser() -> CommandParser:
         "worst first, by the headline metric or by --metric; for sextant run --query-ids FILE",
     )
     for option, read, help_text in (
-        ("--fail-if", read_gate, FAIL_IF),
-        ("--fail-if-sure", read_sure_gate, FAIL_IF_SURE),
+        (
+            "--fail-if",
+            read_gate,
+            (
+                "end with exit code 1 if the mean difference of a metric from the baseline is below a threshold, "
+                "as 'nDCG@10 < -0.02', or above it, as 'Flip > 0.02'; repeatable"
+            ),
+        ),
+        (
+            "--fail-if-sure",
+            partial(read_gate, sure=True),
+            (
+                "the same, but only if the whole 95 %% interval of the difference is below the threshold, which "
+                "is where its upper end is (above it: its lower end); without an interval nothing is sure"
+            ),
+        ),
     ):
         add(
             option,
@@ -119,9 +125,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.write_ids:
         _write_worse(arguments.write_ids, result)
     _print(arguments, result, style)
-    if failed := [row for row in result["gates"] if not row["passed"]]:
-        named = ", ".join(dict.fromkeys(row["metric"] for row in failed))
-        raise GateFailed(f"{len(failed)} of {plural(len(result['gates']), 'gate')} failed: {named}")
+    if failed := [row["metric"] for row in result["gates"] if not row["passed"]]:
+        raise GateFailed(f"{plural(len(failed), 'gate')} failed: {', '.join(failed)}")
     return 0
 
 
@@ -130,12 +135,10 @@ def _write_worse(path: Path, result: JsonMapping) -> None:
         raise UsageError(f"--write-ids compares two systems, not {len(result['systems'])}")
     [worse] = result["worse"]
     count = len(worse["query_ids"])
-    title = f"queries in which {worse['run']} is worse than {result['baseline']}"
-    write_query_ids(
-        path, worse["query_ids"], f"{title}, worst first, by {worse['metric']}: {count}"
-    )
     said = f"{queries(count)}, worst first" if count else "no query is worse"
-    print_stderr(f"{path}: {said}, by {worse['metric']}")
+    said += f", by {worse['metric']}"
+    write_query_ids(path, worse["query_ids"], said)
+    print_stderr(f"{path}: {said}")
 
 
 def _print(arguments: argparse.Namespace, result: JsonObject, style: LatexStyle) -> None:

@@ -5,7 +5,6 @@ An id a line, in UTF-8. Blank lines, and lines that begin with #, count for noth
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from sextant.tools.errors import UsageError
@@ -30,13 +29,13 @@ def parse_query_ids(text: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def write_query_ids(path: Path, query_ids: Sequence[str], comment: str) -> None:
+def write_query_ids(path: Path, query_ids: list[str], comment: str) -> None:
     """Write ids under a line of comment.
 
     UsageError, before anything is written, for an id that could not be read back.
     """
-    for query_id in query_ids:
-        if parse_query_ids(query_id) != [query_id]:
-            raise UsageError(f"the id {query_id!r:.200} cannot be a line of {path}; use --json")
-    lines = [f"# {' '.join(comment.split())}", *query_ids]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if parse_query_ids("\n".join(query_ids)) != query_ids:
+        raise UsageError(
+            f"an id cannot be a line of {path}, as it begins with # or is blank; use --json"
+        )
+    path.write_text("\n".join([f"# {comment}", *query_ids, ""]), encoding="utf-8")

@@ -79,15 +79,11 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         blocks.append("--pairs prints each comparison with the baseline")
     blocks += _spread(systems)
     blocks.append(_cost(result["cost"], names, describe_task(result)))
-    for note in result["notes"]:
+    for note in [*result["notes"], *map(describe_gate, result.get("gates", ()))]:
         for name, (_, system) in zip(names, systems, strict=True):
             note = note.replace(f"{system['run']}:", f"{name}:")
         blocks.append(note)
-    blocks += result["deviations"]
-    for row in result.get("gates", ()):  # of the command
-        name = dict(zip(result["runs"], names[1:], strict=True))[row["run"]]
-        blocks.append(describe_gate(row) if len(labels) == 2 else f"{name}: {describe_gate(row)}")
-    return blocks
+    return [*blocks, *result["deviations"]]
 
 
 def lay_out_findings(result: JsonMapping, names: Sequence[str]) -> list[TextBlock]:

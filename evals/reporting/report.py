@@ -172,7 +172,7 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
                 "deviations": " / ".join(list_deviations([run])),
             }
             rows.append(row)
-    if len({(row["tools"], row["memory"]) for row in rows if row["tools"]}) < 2:
+    if len({(row["tools"], row["memory"]) for row in rows}) < 2:
         rows = [row | {"tools": "", "memory": ""} for row in rows]
     return tabulate(
         "Runs",

@@ -188,7 +188,7 @@ def compare(
     losses, without_losses = _compare_losses(baseline, systems_compared)
     names = name_systems([system.runs[0] for system in systems])
     described = zip(systems, names, [chosen[0], *chosen], strict=True)
-    cards = [_compare_cards(baseline, system) for system in systems_compared]
+    cards = {system.name: _compare_cards(baseline, system) for system in systems_compared}
     # the first in a run's table
     first = runs[0]
     return {
@@ -206,18 +206,14 @@ def compare(
             *_note_rows(comparisons),
             *without_losses,
             *_note_repeats(systems, runs, headline),
-            *(
-                f"{system.name}: {harness_card.describe_differences([*card])}"
-                for system, card in zip(systems_compared, cards, strict=True)
-                if card
-            ),
+            *harness_card.describe_differences(cards),
             *(f"{run.name}: {line}" for run in runs for line in describe_cuts(run.scores)),
         ],
         "deviations": list_deviations(runs),
         "systems": [system.describe(name, own) for system, name, own in described],
         "differences": [
-            {"run": system.name, "keys": _changed_keys(baseline, system), "harness": card}
-            for system, card in zip(systems_compared, cards, strict=True)
+            {"run": name, "keys": _changed_keys(baseline, system), "harness": cards[name]}
+            for name, system in zip(cards, systems_compared, strict=True)
         ],
         "comparisons": comparisons,
         "by_metric": rank_systems(columns, shared, untested, headline),
@@ -226,11 +222,7 @@ def compare(
         "moved": [
             row for system, of_pair in pairs for row in _find_moved(baseline, system, of_pair[0])
         ],
-        "worse": [
-            {"run": system.name, "metric": of_pair[0]}
-            | {"query_ids": _find_worse(baseline, system, of_pair[0])}
-            for system, of_pair in pairs
-        ],
+        "worse": [_find_worse(baseline, system, of_pair[0]) for system, of_pair in pairs],
     }
 
 
@@ -534,15 +526,17 @@ def _compare_cards(baseline: ComparedSystem, system: ComparedSystem) -> JsonObje
     return parts
 
 
-def _find_worse(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> list[str]:
+def _find_worse(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> Result:
     """Return the queries in which a system is worse than the baseline, worst first."""
+    gains = dict[str, float]()
     aligned = align_columns(baseline.values(metric), system.values(metric))
-    gains = {
-        query_id: orient(metric, after - before) for query_id, (before, after) in aligned.items()
-    }
-    worse = [query_id for query_id, gain in gains.items() if gain <= -TIE]
-    # Rounded, as equal differences may be summed differently.
-    return sorted(worse, key=lambda query_id: (round(gains[query_id], 12), query_id))
+    for query_id, (before, after) in aligned.items():
+        # Rounded, as equal differences may be summed differently.
+        gain = round(orient(metric, after - before), 12)
+        if gain < 0:
+            gains[query_id] = gain
+    query_ids = sorted(gains, key=gains.__getitem__)
+    return {"run": system.name, "metric": metric, "query_ids": query_ids}
 
 
 def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> list[Result]:

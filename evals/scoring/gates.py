@@ -6,7 +6,6 @@ beyond the threshold: for `<` it looks at the upper end, for `>` at the lower en
 """
 
 import argparse
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from sextant.evals.scoring.metrics import canonicalize_metric
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.records import JsonMapping, JsonObject
 
-_FORM = re.compile(r"(.+?)\s*([<>])\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
+_FORM = re.compile(r"(.+?)\s*([<>])\s*([-+]?(?=\.?\d)\d{0,9}\.?\d{0,30}(?:[eE]-?\d\d?)?)")
+_ENDS = {"<": "high", ">": "low"}
+_WORDS = {"difference": "difference", "high": "upper end", "low": "lower end"}
 
 
 @dataclass(frozen=True)
@@ -25,40 +26,36 @@ class Gate:
     metric: str
     sign: str  # < or >
     threshold: float
-    sure: bool = False
+    sure: bool
 
-    def __str__(self) -> str:
-        return f"{self.metric} {self.sign} {self.threshold:g}"
-
-    def is_beyond(self, value: float | None) -> bool:
-        """Return whether a value is beyond the threshold; equal is not beyond, and None neither."""
+    def check(self, row: JsonMapping) -> JsonObject:
+        """Return whether a row of a comparison passes, with what decides; equal is not beyond."""
         from sextant.evals.scoring.statistics import TIE  # NumPy: not for --help
 
-        if value is None:
-            return False
-        beyond = self.threshold - value if self.sign == "<" else value - self.threshold
-        return beyond >= TIE
+        if not row["queries"]:
+            raise UsageError(
+                f"gate of {self.metric}: no query has a value in both the baseline and {row['run']}"
+            )
+        by = _ENDS[self.sign] if self.sure else "difference"
+        beyond = 0.0 if row[by] is None else row[by] - self.threshold
+        failed = beyond <= -TIE if self.sign == "<" else beyond >= TIE
+        return {
+            **{key: row[key] for key in ("run", "metric", "difference", "low", "high")},
+            "by": by,
+            "sign": self.sign,
+            "threshold": self.threshold,
+            "passed": not failed,
+        }
 
 
-def read_gate(text: str) -> Gate:
+def read_gate(text: str, *, sure: bool = False) -> Gate:
     """Read an expression such as "nDCG@10 < -0.02". An argument type."""
-    try:
-        match = _FORM.fullmatch(text.strip())
-        metric, sign, number = match.groups() if match else ("", "", "")
-        threshold = float(number)
-    except ValueError:
-        threshold = math.nan
-    if not math.isfinite(threshold):
+    match = _FORM.fullmatch(text.strip())
+    if not match:
         raise argparse.ArgumentTypeError(
             f"{text!r:.200} is no gate; write METRIC < NUMBER, e.g. 'nDCG@10 < -0.02'"
         )
-    return Gate(canonicalize_metric(metric), sign, threshold)
-
-
-def read_sure_gate(text: str) -> Gate:
-    """Read a gate that looks at the interval. An argument type."""
-    gate = read_gate(text)
-    return Gate(gate.metric, gate.sign, gate.threshold, sure=True)
+    return Gate(canonicalize_metric(match[1]), match[2], float(match[3]), sure)
 
 
 def check_gates(gates: Sequence[Gate], comparisons: Sequence[JsonMapping]) -> list[JsonObject]:
@@ -67,41 +64,22 @@ def check_gates(gates: Sequence[Gate], comparisons: Sequence[JsonMapping]) -> li
     UnknownName for a metric that is not compared, UsageError for a metric without a value in both
     runs: a gate that measured nothing must not pass.
     """
-    metrics = dict.fromkeys(row["metric"] for row in comparisons)
-    rows = []
+    metrics = {row["metric"] for row in comparisons}
     for gate in gates:
         if gate.metric not in metrics:
             raise UnknownName("metric of this comparison", gate.metric, metrics)
-        for row in comparisons:
-            if row["metric"] == gate.metric:
-                rows.append(_check(gate, row))
-    return rows
-
-
-def _check(gate: Gate, row: JsonMapping) -> JsonObject:
-    if not row["queries"]:
-        raise UsageError(f"gate {gate}: no query has a value in both the baseline and {row['run']}")
-    end = {"<": "high", ">": "low"}[gate.sign]
-    return {
-        "run": row["run"],
-        "metric": gate.metric,
-        "sign": gate.sign,
-        "threshold": gate.threshold,
-        "by": end if gate.sure else "difference",
-        **{key: row[key] for key in ("difference", "low", "high")},
-        "passed": not gate.is_beyond(row[end] if gate.sure else row["difference"]),
-    }
+    return [
+        gate.check(row) for gate in gates for row in comparisons if row["metric"] == gate.metric
+    ]
 
 
 def describe_gate(row: JsonMapping) -> str:
     """Return a checked gate as a line: metric, difference, interval, threshold, passed or failed."""
-    interval = "no interval, too few queries differ"
+    interval = "no interval as too few queries differ"
     if row["low"] is not None:
         interval = f"interval {row['low']:z.4f} to {row['high']:z.4f}"
-    end = {"high": "the upper end of the interval ", "low": "the lower end of the interval "}
-    side = {"<": "below", ">": "above"}[row["sign"]]
-    verdict = "passed" if row["passed"] else "failed"
     return (
-        f"gate {row['metric']} {verdict}: difference {row['difference']:+z.4f}, {interval}, "
-        f"threshold {row['threshold']:g} (fails with {end.get(row['by'], 'a difference ')}{side} it)"
+        f"{row['run']}: gate {row['metric']} {'passed' if row['passed'] else 'failed'}: difference "
+        f"{row['difference']:+z.4f}, {interval}; it fails if the {_WORDS[row['by']]} is "
+        f"{row['sign']} {row['threshold']:g}"
     )

@@ -5,7 +5,7 @@ config.json under "provenance", as parameters and limits identify a run already;
 and `sextant export --to card` show it, and comparisons say where two differ.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +66,21 @@ def list_differences(first: JsonMapping, second: JsonMapping) -> dict[str, list[
     }
 
 
-def describe_differences(parts: Sequence[str]) -> str:
-    """Return in words that two runs differ in `parts` of their cards."""
-    text = f"its harness card differs from the baseline's in {', '.join(parts)}"
-    if len(parts) > 1:
-        text += f"; a difference in score cannot be laid to one of these {len(parts)}"
-    return text
+def describe_differences(cards: Mapping[str, Collection[str]]) -> list[str]:
+    """Return a line for each run whose card differs from the baseline's in some parts."""
+    lines = []
+    for run, parts in cards.items():
+        line = f"{run}: its harness card differs from the baseline's in {', '.join(parts)}"
+        if len(parts) > 1:
+            line += f"; a difference in score cannot be laid to one of these {len(parts)}"
+        lines += [line] if parts else []
+    return lines
 
 
 def name_tools_and_memory(config: JsonMapping) -> dict[str, str]:
-    """Return an agent's "tools" and "memory" by their names; "" for a run without a card."""
+    """Return the "tools" and the "memory" of an agent by their names; "" if there are none, or no card."""
     card = read_card(config)
-    if not card:
-        return {"tools": "", "memory": ""}
-    return {"tools": ", ".join(card["tools"]) or "none", "memory": card["memory"] or "none"}
+    return {"tools": ", ".join(card.get("tools", ())), "memory": card.get("memory", "")}
 
 
 def to_markdown(card: JsonMapping) -> str:

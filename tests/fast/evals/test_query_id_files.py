@@ -33,7 +33,7 @@ def test_queries_that_are_worse_are_written_worst_first(command, tmp_path):
     assert given.err.splitlines()[-1].endswith("worse.txt: 3 queries, worst first, by nDCG@10")
     text = (tmp_path / "worse.txt").read_text()
     assert parse_query_ids(text) == ["q3", "q0", "q4"]
-    assert text.startswith("# queries in which ") and text.count("#") == 1
+    assert text.startswith("# 3 queries, worst first, by nDCG@10\n") and text.count("#") == 1
     [worse] = command(*pair, "--json").json["worse"]
     assert worse["query_ids"] == ["q3", "q0", "q4"] and worse["metric"] == "nDCG@10"
 
