@@ -8,7 +8,7 @@ import dspy
 import pytest
 
 from sextant.tools.models import provider_errors, provider_response
-from sextant.tools.models.answers import fields, ids
+from sextant.tools.models.answers import checks, fields
 
 CHARACTERS = 100_000
 MOST_SECONDS = 1.5  # of the processor; a pattern that goes back takes minutes
@@ -32,7 +32,7 @@ READERS = {
     "a list": lambda text: fields.convert(list[str], text),
     "a number": lambda text: fields.convert(float, text, {"minimum": 0, "maximum": 10}),
     "a choice": lambda text: fields.convert(Literal["yes", "no"], text),
-    "ids": lambda text: ids.Ids({"d1", "d2"}).read([text]),
+    "ids": lambda text: checks.Ids({"d1", "d2"}).read([text]),
     "a refused id": lambda text: provider_errors.refuses_call_ids(dspy.LMServerError(text)),
     "a window": lambda text: provider_errors.read_window(dspy.LMServerError(text)),
 }
