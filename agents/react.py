@@ -216,8 +216,8 @@ class React(Agent):
         )
 
     def most_calls(self, pool: int) -> int:
-        """Return a call for each step."""
-        return self.steps
+        """Return a call for each step, and for each summary, of which the first is made before the third step."""
+        return self.steps + (max(0, self.steps - 2) if self.memory == "summary" else 0)
 
     def take_turn(
         self,

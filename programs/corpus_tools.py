@@ -18,7 +18,7 @@ from sextant.programs.search_tools import SearchTools, as_json
 from sextant.tools import plugins
 from sextant.tools.errors import ScanRefused, UsageError
 from sextant.tools.models.answers.checks import InvalidAnswer
-from sextant.tools.session import Excerpt, Excerpts
+from sextant.tools.session import Excerpts
 
 Tool = Callable[..., str]
 
@@ -127,7 +127,10 @@ def _show(desk: SearchTools, tool: Any, words: str, k: int) -> str:
         excerpts: Excerpts = desk.scan(tool, words, min(max(k, 1), _MOST_LINES))
     except ScanRefused as error:
         raise InvalidAnswer("wrong type", str(error)) from None
-    rows = [dict(zip(Excerpt._fields[:4], excerpt, strict=False)) for excerpt in excerpts.rows]
+    rows = [
+        {"doc_id": row.doc_id, "title": row.title, "line": row.line, "text": row.text}
+        for row in excerpts.rows
+    ]
     result = {
         "lines": rows,
         "matching_lines": excerpts.lines,
@@ -152,6 +155,17 @@ def list_tools(named: str, *, runs_commands: bool = False) -> list[Tool]:
         found = plugins.load_object("tool", name, TOOLS, plugins.TOOLS)
         tools += found if isinstance(found, tuple) else [found]
     return [*tools, select]
+
+
+def list_own_sources(named: str) -> list[str]:
+    """Return the files or modules of those tools that are not ours: their code is a part of a run."""
+    own = [part.strip() for part in named.split(",")]
+    installed = plugins.list_names((), plugins.TOOLS)
+    return [
+        plugins.resolve("tool", name, {}, plugins.TOOLS).rpartition(":")[0]
+        for name in own
+        if plugins.is_reference(name) or (name in installed and name not in TOOLS)
+    ]
 
 
 def prepare(desk: SearchTools, tools: Sequence[Tool]) -> None:

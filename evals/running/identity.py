@@ -21,6 +21,7 @@ from sextant.evals.running.request import (
     resolve_program,
 )
 from sextant.evals.scoring.metrics import find_metric_source, is_custom
+from sextant.programs.corpus_tools import list_own_sources
 from sextant.tools import code_digest, retrievers
 from sextant.tools import plugins as names
 from sextant.tools.models.secrets import hash_variables
@@ -154,7 +155,7 @@ def code_identity(resolved: "ResolvedRequest", environment: Environment) -> Json
 
 
 def list_user_folders(resolved: "ResolvedRequest") -> list[str]:
-    """Return the folders with code of the user's own: of the program, retrievers and metrics."""
+    """Return the folders with code of the user's own: of the program, its tools, retrievers and metrics."""
     metrics = filter(is_custom, resolved.request.metrics)
     modules = [*_list_program_modules(resolved), *map(find_metric_source, metrics)]
     folders = {
@@ -169,7 +170,7 @@ def _list_program_modules(resolved: "ResolvedRequest") -> list[str]:
     modules = [resolve_program(resolved.request.program).rpartition(":")[0]]
     for spec in resolved.all_retrievers:
         modules += [part.__module__ for _, part in retrievers.iter_classes(spec)]
-    return modules
+    return modules + list_own_sources(str(resolved.values.get("tools", "")))
 
 
 def _list_modules(resolved: "ResolvedRequest", environment: Environment) -> list[str]:

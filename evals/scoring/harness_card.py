@@ -30,7 +30,11 @@ def make_card(
         withheld.append(f"excluded documents of {excluding:,} queries")
     if pooled := sum(query.candidates is not None for query in asked):
         withheld.append(f"documents outside of the pools of {pooled:,} queries")
-    names = [name for name in Limits.__dataclass_fields__ if name != "snippet_chars"]
+    of_limits = {
+        name: getattr(limits, name)
+        for name in Limits.__dataclass_fields__
+        if name not in ("snippet_chars", "depth")  # which have rows of their own
+    }
     return {
         "tools": {
             function.__name__: describe_tool(function)[0]
@@ -41,11 +45,7 @@ def make_card(
         "depth of a ranking": limits.depth,
         "memory": getattr(program, "memory", ""),
         "window in tokens": getattr(program, "window", 0) or "the model's",
-        "limits": {
-            name: getattr(limits, name)
-            for name in names
-            if name != "depth" and getattr(limits, name) is not None
-        },
+        "limits": {name: most for name, most in of_limits.items() if most is not None},
         "ends": getattr(program, "ends", "by itself, or at a limit"),
         "withheld": withheld,
     }

@@ -258,6 +258,7 @@ def test_a_memory_keeps_a_conversation_to_its_window(memory, server):
         assert count_tokens(sent) <= 0.9 * window - 4096
     if memory == "summary":
         assert "nurses were found" in json.dumps(turns[-1])
-        assert submission.usage.calls > 6
+        most = React(toolbox, memory=memory, steps=6).most_calls(0)
+        assert 6 < submission.usage.calls <= most
     steps = [step.tool for step in submission.trace.steps]
     assert "forget" in steps

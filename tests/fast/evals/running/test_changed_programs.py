@@ -83,6 +83,13 @@ READ = {
         "words.db",
     ),
 }
+TOOL = """
+from pathlib import Path
+
+def search(desk, query: str) -> str:
+    '''Search for the same words, whatever they should be.'''
+    return desk.search({words})
+"""
 CONTENT = {
     ".py": 'WORDS = "{}"\n',
     ".txt": "{}\n",
@@ -160,8 +167,9 @@ def test_whatever_a_function_reads_and_however_it_is_another_run_if_it_is_edited
         (GRAPH, "mine.py", {"program": "mine.py:make"}),
         (RETRIEVER, "mine.py", {"program": "retrieve", "retriever": "mine.py:Mine"}),
         (FUNCTION, "mine.py", {"program": "mine.py:answer", "workers": 2, "max_concurrent": 2}),
+        (TOOL, "mine.py", {"program": "react", "parameters": {"tools": "mine.py:search"}}),
     ],
-    ids=["a module", "a module in a package", "a graph", "a retriever", "workers"],
+    ids=["a module", "a module in a package", "a graph", "a retriever", "workers", "a tool"],
 )
 @pytest.mark.parametrize("edits_source", [True, False], ids=["its source", "its data"])
 def test_every_form_of_code_in_files_is_another_run(place, source, file, how, edits_source):
