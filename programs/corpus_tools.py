@@ -11,6 +11,7 @@ Exclusions, pools, limits and the trace are the session's (tools/session.py); th
 tools/text_scan.py.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from sextant.tools.session import Excerpts
 Tool = Callable[..., str]
 
 DEFAULT = "default"
+_ENDS = ("finish", "submit")  # the tools that end a search, which an agent has in addition
 _MOST_LINES = 50  # that a scan shows
 
 # To add one: a function in its own file, named here, or a tuple of functions. A file of a user's own
@@ -142,7 +144,8 @@ def _show(desk: SearchTools, tool: Any, words: str, k: int) -> str:
 def list_tools(named: str, *, runs_commands: bool = False) -> list[Tool]:
     """Return the functions of tools that are `named`, with commas between; UnknownName for none of the table.
 
-    `select` ends them. UsageError for `files` if the agent is no process that runs commands.
+    `select` ends them. UsageError for `files` if the agent is no process that runs commands, and for
+    two tools of one name.
     """
     if named == DEFAULT:
         return [SearchTools.search, SearchTools.read, SearchTools.select]
@@ -154,7 +157,11 @@ def list_tools(named: str, *, runs_commands: bool = False) -> list[Tool]:
             )
         found = plugins.load_object("tool", name, TOOLS, plugins.TOOLS)
         tools += found if isinstance(found, tuple) else [found]
-    return [*tools, select]
+    tools.append(select)
+    called = Counter([*_ENDS, *(tool.__name__ for tool in tools)])
+    if twice := next((name for name, times in called.items() if times > 1), ""):
+        raise UsageError(f"two tools are called {twice!r}; leave one out, or rename yours")
+    return tools
 
 
 def list_own_sources(named: str) -> list[str]:

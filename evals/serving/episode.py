@@ -559,9 +559,9 @@ def list_episode_tools(named: str) -> dict[str, EpisodeTool]:
     own = {name: EpisodeTool(getattr(Episode, name)) for name in TOOLS}
     if named == DEFAULT:
         return own
-    tools = {
-        function.__name__: EpisodeTool(function, of_desk=True)
-        for function in list_tools(named, runs_commands=True)
-    }
-    tools |= {name: own[name] for name in ("search", "select") if name in tools}
+    tools = {}
+    for function in list_tools(named, runs_commands=True):
+        name = function.__name__
+        is_plain = function in (SearchTools.search, SearchTools.select)
+        tools[name] = own[name] if is_plain else EpisodeTool(function, of_desk=True)
     return {**tools, "note": tools.get("note", own["note"]), "submit": own["submit"]}

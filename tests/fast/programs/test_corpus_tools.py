@@ -229,6 +229,16 @@ def test_an_agent_has_the_tools_that_are_named_and_a_file_of_ones_own_adds_other
     assert json.loads(episode.act("backwards", {"query": "dam ferry"}).text)
     assert json.loads(episode.act("more", {"search": "ferry dam"}).text)[0]["rank"] == 11
     assert episode.act("search", {"query": "ferry"}).refused
+    for mine in ("search", "submit"):
+        (tmp_path / "other.py").write_text(
+            f"def {mine}(desk, query: str) -> str:\n    return 'of my own'\n"
+        )
+        reference = f"{tmp_path / 'other.py'}:{mine}"
+        with pytest.raises(UsageError, match=f"two tools are called '{mine}'"):
+            list_tools(f"{reference},search,read" if mine == "search" else reference)
+        if mine == "search":
+            world = EpisodeFactory(Toolbox(CORPUS, INDEX), None, 10, named_tools=reference)
+            assert _open(world).act("search", {"query": "ferry"}).text == "of my own"
     with pytest.raises(UnknownName, match="grep"):
         list_tools("search,grpe")
     with pytest.raises(UnknownName, match="oldest"):
