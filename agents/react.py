@@ -26,8 +26,9 @@ from typing_extensions import TypedDict
 
 from sextant.agents.graph import Agent, NodeContext, build_graph
 from sextant.agents.memory import LEFT_OUT, AgentTurn, Oldest, SumUp, View, find_memory
+from sextant.programs import DEFAULT_TOOLS
 from sextant.programs.base import QuerySignature
-from sextant.programs.corpus_tools import DEFAULT, list_tools, prepare
+from sextant.programs.corpus_tools import list_tools, prepare
 from sextant.programs.search_tools import SearchTools, Tool
 from sextant.tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
 from sextant.tools.models import offline_rules as rules
@@ -173,7 +174,7 @@ class React(Agent):
     interface: str = "auto"
     # Names of tools over the corpus, with commas between (programs/corpus_tools.py); select and
     # finish come along
-    tools: str = DEFAULT
+    tools: str = DEFAULT_TOOLS
     memory: str = "oldest"  # agents/memory.py
     window: int = 0  # tokens of the conversation before memory shortens it; 0 is the model's window
     show_left: bool = False  # tell the model what its limits and the run's budget leave
@@ -195,9 +196,7 @@ class React(Agent):
             )
         named = self.tools
         if self.memory == "board" and "note" not in named.split(","):
-            named = (
-                f"{'search,read' if named == DEFAULT else named},note"  # without it nothing is kept
-            )
+            named = f"{'search,read' if named == DEFAULT_TOOLS else named},note"  # without it nothing is kept
         self.functions = list_tools(named)
         find_memory(self.memory)
         signature = self.signature

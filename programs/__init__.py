@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import sextant
 from sextant.programs import deviations
+from sextant.tools import plugins
 from sextant.tools.records import JsonMapping
 
 sextant.use_full_name(__name__)
@@ -34,6 +35,21 @@ PROGRAMS = {
 SCHEMES = {
     "command": "sextant.programs.agent_command:Command",
     "served": "sextant.programs.external_agent:Served",
+}
+
+# To add one: a function in its own file, named here, or a tuple of functions. A file of a user's own
+# has others, as FILE.py:NAME.
+DEFAULT_TOOLS = "default"  # search, reading of whole documents, and select
+FILES = "files"
+TOOLS = {
+    "count": "sextant.programs.corpus_tools:count",
+    FILES: "sextant.programs.document_files:files",
+    "grep": "sextant.programs.corpus_tools:grep",
+    "more": "sextant.programs.corpus_tools:more",
+    "note": "sextant.programs.corpus_tools:BOARD",
+    "phrase": "sextant.programs.corpus_tools:phrase",
+    "read": "sextant.programs.corpus_tools:read",
+    "search": "sextant.programs.corpus_tools:search",
 }
 
 # The program of the main job, which is proposed to somebody who has run the floor.
@@ -116,3 +132,14 @@ def list_deviations(config: JsonMapping, *, has_candidates: bool) -> list[str]:
     rows = () if config.get("imported") else DIFFERS.get(config["program"], ())
     setup = deviations.Setup(config, has_candidates)
     return [line for row in rows if (line := row if isinstance(row, str) else row(setup))]
+
+
+def list_own_sources(named: str) -> list[str]:
+    """Return the files or modules of those tools that are not ours: their code is a part of a run."""
+    own = [part.strip() for part in named.split(",")]
+    installed = plugins.list_names((), plugins.TOOLS)
+    return [
+        plugins.resolve("tool", name, {}, plugins.TOOLS).rpartition(":")[0]
+        for name in own
+        if plugins.is_reference(name) or (name in installed and name not in TOOLS)
+    ]

@@ -32,8 +32,9 @@ from typing import Any, ClassVar
 
 import dspy
 
+from sextant.programs import DEFAULT_TOOLS, FILES
 from sextant.programs.base import Program
-from sextant.programs.corpus_tools import DEFAULT, FILES, list_tools
+from sextant.programs.corpus_tools import list_tools
 from sextant.programs.document_files import COMMANDS, give_files, open_files
 from sextant.tools import schemas, session
 from sextant.tools.errors import UsageError
@@ -83,7 +84,7 @@ class Command(Program):
     ] = ()  # names of variables that the agent gets beside the usual ones
     starts_agents: ClassVar[bool] = True
 
-    tools: str = DEFAULT  # names, with commas between: programs/corpus_tools.py
+    tools: str = DEFAULT_TOOLS  # names, with commas between: programs/corpus_tools.py
     show_left: bool = False  # tell the agent what its limits leave
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sextant.programs import DEFAULT_TOOLS, FILES, TOOLS
 from sextant.programs.search_tools import SearchTools, as_json
 from sextant.tools import plugins
 from sextant.tools.errors import ScanRefused, UsageError
@@ -23,23 +24,8 @@ from sextant.tools.session import Excerpts
 
 Tool = Callable[..., str]
 
-DEFAULT = "default"
 _ENDS = ("finish", "submit")  # the tools that end a search, which an agent has in addition
 _MOST_LINES = 50  # that a scan shows
-
-# To add one: a function in its own file, named here, or a tuple of functions. A file of a user's own
-# has others, as FILE.py:NAME.
-FILES = "files"
-TOOLS = {
-    "count": "sextant.programs.corpus_tools:count",
-    FILES: "sextant.programs.document_files:files",
-    "grep": "sextant.programs.corpus_tools:grep",
-    "more": "sextant.programs.corpus_tools:more",
-    "note": "sextant.programs.corpus_tools:BOARD",
-    "phrase": "sextant.programs.corpus_tools:phrase",
-    "read": "sextant.programs.corpus_tools:read",
-    "search": "sextant.programs.corpus_tools:search",
-}
 
 search = SearchTools.search
 select = SearchTools.select
@@ -147,7 +133,7 @@ def list_tools(named: str, *, runs_commands: bool = False) -> list[Tool]:
     `select` ends them. UsageError for `files` if the agent is no process that runs commands, and for
     two tools of one name.
     """
-    if named == DEFAULT:
+    if named == DEFAULT_TOOLS:
         return [SearchTools.search, SearchTools.read, SearchTools.select]
     tools = list[Tool]()
     for name in dict.fromkeys(part.strip() for part in named.split(",")):
@@ -162,17 +148,6 @@ def list_tools(named: str, *, runs_commands: bool = False) -> list[Tool]:
     if twice := next((name for name, times in called.items() if times > 1), ""):
         raise UsageError(f"two tools are called {twice!r}; leave one out, or rename yours")
     return tools
-
-
-def list_own_sources(named: str) -> list[str]:
-    """Return the files or modules of those tools that are not ours: their code is a part of a run."""
-    own = [part.strip() for part in named.split(",")]
-    installed = plugins.list_names((), plugins.TOOLS)
-    return [
-        plugins.resolve("tool", name, {}, plugins.TOOLS).rpartition(":")[0]
-        for name in own
-        if plugins.is_reference(name) or (name in installed and name not in TOOLS)
-    ]
 
 
 def prepare(desk: SearchTools, tools: Sequence[Tool]) -> None:

@@ -25,8 +25,9 @@ import httpx  # noqa: F401  # before a run, so that requests by it are counted
 import pydantic
 from dspy.utils.callback import BaseCallback
 
+from sextant.programs import DEFAULT_TOOLS
 from sextant.programs.base import Program
-from sextant.programs.corpus_tools import DEFAULT, list_tools, prepare
+from sextant.programs.corpus_tools import list_tools, prepare
 from sextant.programs.custom_results import (
     ANSWERS,
     QUERY,
@@ -336,7 +337,7 @@ class CustomProgram(Program):
         toolbox: Toolbox,
         *,
         depth: int = 1000,
-        tools: str = DEFAULT,  # names, with commas between: programs/corpus_tools.py
+        tools: str = DEFAULT_TOOLS,  # names, with commas between: programs/corpus_tools.py
         **parameters: Any,
     ) -> None:
         super().__init__(toolbox, depth=depth)

@@ -4,8 +4,9 @@
 
 from typing import ClassVar
 
+from sextant.programs import DEFAULT_TOOLS
 from sextant.programs.base import Program
-from sextant.programs.corpus_tools import DEFAULT, list_tools
+from sextant.programs.corpus_tools import list_tools
 from sextant.tools.errors import UsageError
 from sextant.tools.records import Query, Submission
 
@@ -15,7 +16,7 @@ class Served(Program):
 
     called: ClassVar[str] = ""  # what follows the colon
 
-    tools: str = DEFAULT  # names, with commas between: programs/corpus_tools.py
+    tools: str = DEFAULT_TOOLS  # names, with commas between: programs/corpus_tools.py
     show_left: bool = False  # tell the agent what its limits leave
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from sextant.evals.running.request import (
     resolve_program,
 )
 from sextant.evals.scoring.metrics import find_metric_source, is_custom
-from sextant.programs.corpus_tools import list_own_sources
+from sextant.programs import list_own_sources
 from sextant.tools import code_digest, retrievers
 from sextant.tools import plugins as names
 from sextant.tools.models.secrets import hash_variables

@@ -33,7 +33,8 @@ from sextant.evals.scoring.metrics import (
     is_pairwise,
     ranking_of,
 )
-from sextant.programs.corpus_tools import DEFAULT, list_tools, prepare
+from sextant.programs import DEFAULT_TOOLS
+from sextant.programs.corpus_tools import list_tools, prepare
 from sextant.programs.search_tools import (
     REPEATS,
     SHOWN_BEFORE,
@@ -201,7 +202,7 @@ class EpisodeFactory:
     reward: RewardSettings | None = (
         None  # None: every reward is 0, and nothing tells how good an answer was
     )
-    named_tools: str = DEFAULT  # with commas between: programs/corpus_tools.py
+    named_tools: str = DEFAULT_TOOLS  # with commas between: programs/corpus_tools.py
     show_left: bool = False  # whether results say what the limits leave
     queries: dict[str, Query] = field(init=False)
     tools: dict[str, EpisodeTool] = field(init=False)  # by name
@@ -557,7 +558,7 @@ def list_episode_tools(named: str) -> dict[str, EpisodeTool]:
     Their search and select are the episode's, which take what clients send in more forms.
     """
     own = {name: EpisodeTool(getattr(Episode, name)) for name in TOOLS}
-    if named == DEFAULT:
+    if named == DEFAULT_TOOLS:
         return own
     tools = {}
     for function in list_tools(named, runs_commands=True):

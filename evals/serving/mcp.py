@@ -51,7 +51,7 @@ from sextant.evals.serving.messages import (
 )
 from sextant.evals.serving.session_calls import SessionCalls, TooManyCalls
 from sextant.evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
-from sextant.programs.corpus_tools import DEFAULT
+from sextant.programs import DEFAULT_TOOLS
 from sextant.programs.search_tools import as_json
 from sextant.tools.errors import LimitReached, SessionRefusal, UsageError
 from sextant.tools.models.answers.arguments import SHOWN, list_strange, read_object
@@ -113,7 +113,7 @@ class McpSessions:
         toolbox: Toolbox,
         depth: int,
         query: Query,
-        tools: str = DEFAULT,
+        tools: str = DEFAULT_TOOLS,
         *,
         show_left: bool = False,
     ) -> Iterator[tuple[Episode, str, JsonObject]]:

@@ -13,7 +13,8 @@ from sextant.evals.run_schemas import Fate
 from sextant.evals.running.runner import answer_query
 from sextant.evals.scoring.attribution import LossCounts, attribute
 from sextant.evals.serving.episode import EpisodeFactory, describe
-from sextant.programs.corpus_tools import FILES, TOOLS, list_tools
+from sextant.programs import FILES, TOOLS
+from sextant.programs.corpus_tools import list_tools
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.models import language_model
