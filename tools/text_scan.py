@@ -2,8 +2,8 @@
 
 Texts are searched line by line, in the order of the corpus. Patterns have RE2's syntax, by way of
 pyarrow, and the time of a text grows with its length alone. About a megabyte of texts is read at a
-time, until a scan is out of time. An index of words (tools/retrievers/lexical/word_index.py) leaves
-out texts that cannot match; no result depends on it.
+time, until a scan is out of time, or has the matches to show and has read 50 MB. An index of words
+(tools/retrievers/lexical/word_index.py) leaves out texts that cannot match; no match depends on it.
 
 Left out: titles, matches across lines, and sessions with their limits (tools/session.py).
 """
@@ -25,7 +25,7 @@ from sextant.tools.corpus import Corpus
 from sextant.tools.errors import ScanRefused, require_at_least
 from sextant.tools.records import Document
 from sextant.tools.retrievers.base import Ids
-from sextant.tools.retrievers.lexical.word_index import WORD_CLASS, WordIndex
+from sextant.tools.retrievers.lexical.word_index import LEAST_CHARACTERS, WORD_CLASS, WordIndex
 from sextant.tools.text import UNSPACED
 
 LINES_AROUND = (2, 2)  # before a match, and after it
@@ -219,6 +219,8 @@ class _Scan:
     rows: Sequence[int]
     end: float  # by time.monotonic()
     done: int = 0  # documents
+    characters: int = 0  # of these documents
+    has_enough: bool = False  # matches to show; then only so many characters are read and counted
 
     def __iter__(self) -> Iterator[tuple[Document, int]]:
         with ThreadPoolExecutor(1) as pool:
@@ -231,18 +233,19 @@ class _Scan:
 
     def _read(self) -> Iterator[list[Document]]:
         documents = list[Document]()
-        size = 0
+        chunk_end = _CHUNK
         for document in self.corpus.stream(self.rows):
             self.done += 1
-            size += len(document.text)
+            self.characters += len(document.text)
             if self.query.literal in document.text:
                 documents.append(document)
-            if size >= _CHUNK or self.done == len(self.rows):
+            if self.characters >= chunk_end or self.done == len(self.rows):
                 yield documents
-                if time.monotonic() >= self.end:
+                is_counted = self.has_enough and self.characters >= LEAST_CHARACTERS
+                if is_counted or time.monotonic() >= self.end:
                     return
                 documents = []
-                size = 0
+                chunk_end = self.characters + _CHUNK
 
     def show(
         self,
@@ -258,6 +261,7 @@ class _Scan:
             numbers.append(number)
             of_document = islice(self.query.list_matches(document, around), most)
             matches += islice(of_document, k - len(matches))
+            self.has_enough = len(matches) == k
         return ScanResult(matches, sum(numbers), len(numbers), self.cut)
 
     @property
@@ -265,7 +269,8 @@ class _Scan:
         """As in ScanResult, after the pass."""
         if self.done == len(self.rows):
             return ""
-        return f"out of time after {self.done:,} of {len(self.rows):,} documents"
+        reason = "counted in the first" if self.has_enough else "out of time after"
+        return f"{reason} {self.done:,} of {len(self.rows):,} documents"
 
 
 def _read_pattern(pattern: str) -> _Query:

@@ -204,6 +204,16 @@ def test_close_lines_are_one_match_and_distant_lines_are_two():
     assert (second.line, text[second.start : second.end]) == (10, "g\nh\nheron")
 
 
+def test_a_scan_with_its_matches_counts_in_the_first_50_mb_and_says_so():
+    line = "x" * 1_000_000
+    corpus = Corpus(Document(f"d{number}", f"heron\n{line}") for number in range(60))
+    result = TextScanner(corpus).grep("heron", 2)
+    assert [match.doc_id for match in result.matches] == ["d0", "d1"]
+    assert 50 <= result.documents < 54
+    assert result.cut == f"counted in the first {result.documents} of 60 documents"
+    assert TextScanner(corpus).grep("heron", 61).documents == 60
+
+
 def test_a_scan_that_is_out_of_time_says_so():
     corpus = Corpus(Document(f"d{number}", "heron " * 200_000) for number in range(3))
     result = TextScanner(corpus).grep("heron", 5, seconds=0)
