@@ -29,7 +29,7 @@ from sextant.tools.platform.cli import (
 )
 from sextant.tools.platform.cli_options import RELEVANT_FROM, parse_name_value
 from sextant.tools.platform.files import expand_user_path, sextant_home
-from sextant.tools.platform.number_format import plural, queries
+from sextant.tools.platform.number_format import queries
 from sextant.tools.platform.result_table import (
     DefinitionList,
     ResultTable,
@@ -189,34 +189,29 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _card_text(facts: dict[str, Any]) -> str:
-    availability = facts["here"]
-    paper = facts["paper"]
-    release = facts["release"]
+    here = facts["here"]
     dev = facts["dev_queries"]
-    leads = "the paper's headline" if release["of"] else "the headline"
     hidden = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
-    place = availability["data"]
-    if availability["source"] != place:
-        place += f" ({availability['source']})"
-    documents = paper["documents"]
-    counted = plural(documents, "document") if documents else "no count of documents"
     rows = {
         "asked": facts["asked"],
-        "here": f"{place}: {task_card.describe_sizes(availability)}, "
-        f"{availability['relevant_per_query']:.1f} relevant a query",
-        "paper": f"{paper['title']}: {counted}, {queries(paper['queries'])}",
+        "here": f"{here['data']}: {task_card.describe_sizes(here)}, "
+        f"{here['relevant_per_query']:.1f} relevant a query",
         "protocol": facts["protocol"],
-        "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
+        "metrics": f"{', '.join(facts['metrics'])}; the headline is {facts['metric']}",
         "judgements": f"{', '.join(facts['judgements'])}; a document is {facts['level']}",
-        "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
         "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES]) or 'none'}{hidden}",
         **facts["hints"],
-        "licence": facts["licence"],
-        "release": f"{release['of']} at {release['revision']} ({release['by']})",
     }
-    if not release["of"]:  # the user's own
-        for name in ("paper", "licence", "release", "variants"):
-            del rows[name]
+    release = facts["release"]
+    paper = facts["paper"]
+    if release["of"]:  # else it is the user's own
+        rows |= {
+            "paper": f"{paper['title']}: {_figure(paper['documents'])} documents, "
+            f"{queries(paper['queries'])}",
+            "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
+            "licence": facts["licence"],
+            "release": f"{release['of']} at {release['revision']} ({release['by']})",
+        }
     lines: list[TerminalBlock] = [facts["task"], "", DefinitionList(list(rows.items()))]
     for number, sample in enumerate(facts["samples"], start=1):
         lines += ["", f"sample {number}: query {sample['query_id']}", _quote(sample["query"])]
@@ -277,29 +272,29 @@ def _search(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
     unit = environment.judgements[environment.headline].unit_of or str
     with announced(f"searching {arguments.task} with {spec}"):
-        session = Toolbox(
-            environment.documents, retrievers.build(spec, environment.documents, sextant_home())
-        ).open(query)
+        retriever = retrievers.build(spec, environment.documents, sextant_home())
+        session = Toolbox(environment.documents, retriever).open(query)
         hits = session.search(arguments.words, arguments.k)
-    rows = []
-    for rank, hit in enumerate(hits, start=1):
-        judged_grade = grades.get(unit(hit.doc_id))
-        rows.append(
-            {
-                "rank": rank,
-                "doc_id": hit.doc_id,
-                "score": hit.score,
-                "grade": judged_grade,
-                "text": hit.text,
-            }
-        )
-        if not arguments.json:
-            judged = "" if judged_grade is None else f"  judged {judged_grade:g}"
-            show([f"{rank:>3}  {hit.doc_id}  {hit.score:.3f}{judged}", _quote(hit.text)])
-    if arguments.json:
-        print_json(rows)
-    elif not rows:
-        print_stderr("nothing found")
+    rows = [
+        {
+            "rank": rank,
+            "doc_id": hit.doc_id,
+            "score": hit.score,
+            "grade": grades.get(unit(hit.doc_id)),
+            "text": hit.text,
+        }
+        for rank, hit in enumerate(hits, start=1)
+    ]
+    print_result(rows, _hits_text, as_json=arguments.json)
+
+
+def _hits_text(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        judged = "" if row["grade"] is None else f"  judged {row['grade']:g}"
+        lines.append(f"{row['rank']:>3}  {row['doc_id']}  {row['score']:.3f}{judged}")
+        lines.append(_quote(row["text"]))
+    return render_terminal(lines or ["nothing found"])
 
 
 def _init(arguments: argparse.Namespace) -> None:

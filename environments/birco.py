@@ -21,7 +21,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, combinations, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from sextant.environments.base import (
     Comparison,
@@ -36,6 +39,7 @@ from sextant.environments.readers import files
 from sextant.environments.readers.collections import read_port
 from sextant.environments.readers.corpora import Collection
 from sextant.environments.readers.raw_files import check_data
+from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, NotApplicable
 from sextant.tools.platform.files import open_input
@@ -201,12 +205,7 @@ def _parts(request: LoadRequest, task: Task) -> dict[str, Collection]:
         return {split: _read(path, split) for split in splits}
     # A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole
     # numbers.
-    port = read_port(
-        request.folder,
-        request.home,
-        f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; a data folder has the "
-        f"release's layout, or is the task's own folder in it",
-    )
+    port = read_port(request.folder, request.home)
     if splits != ("test",):
         raise NotApplicable(f"{request.folder} is a port without dev queries; use --split test")
     grades = [grade for labels in port.qrels.values() for grade in labels.values()]
@@ -289,37 +288,39 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+class SplitFile(TypedDict):
+    """A file of a split."""
+
+    query: Annotated[dict[str, str], Field(min_length=1)]
+    corpus: dict[str, str]
+    qrel: dict[str, Annotated[dict[str, float], Field(min_length=1)]]
+
+
 def _check(content: Any, path: Path) -> Collection:
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(k), dict) for k in ("query", "corpus", "qrel")
-    ):
-        raise DataError(f'{path} is not an object of "query", "corpus" and "qrel"')
+    try:
+        checked = schemas.validate(SplitFile, content)
+    except ValueError as error:
+        raise DataError(
+            f'{path} is not an object of "query", "corpus" and "qrel": {error}'
+        ) from None
     documents, queries = (
         {
             files.read_id(key, f"{path}, {name}"): files.check_text(text, f"{path}, {name} {key!r}")
-            for key, text in content[name].items()
+            for key, text in checked[name].items()
         }
         for name in ("corpus", "query")
     )
-    if not queries:
-        raise DataError(f"{path} has no queries in it")
-    if not any(character.isalnum() for text in documents.values() for character in text):
+    if not any(map(str.isalnum, chain(*documents.values()))):
         raise DataError(f"{path} has no words in it; nothing can be searched")
     qrels = {}
-    for query_id, pool in content["qrel"].items():
-        location = f"{path}, qrel of {files.abbreviate(query_id)}"
-        if query_id not in queries:
-            raise DataError(f"{location}: there is no such query")
-        if not isinstance(pool, dict) or not pool:
-            raise DataError(
-                f"{location}: {'the pool is empty' if pool == {} else 'not an object of labels'}"
-            )
+    for query_id, pool in checked["qrel"].items():
+        location = f"{path}, qrel of {query_id!r}"
         qrels[query_id] = {
             files.read_id(key, location): files.check_grade(label, f"{location}, document {key!r}")
             for key, label in pool.items()
         }
-    if unjudged := queries.keys() - qrels.keys():
-        raise DataError(f"{path}: query {min(unjudged)!r} has no pool in qrel")
+    if different := qrels.keys() ^ queries.keys():
+        raise DataError(f"{path}: {min(different)!r} is in query alone, or in qrel alone")
     return Collection(
         Corpus(Document(doc_id, text) for doc_id, text in documents.items()), queries, qrels
     )

@@ -19,9 +19,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+
 from sextant.environments.base import Environment, Judgements, LoadRequest, Release, Suite, TaskInfo
 from sextant.environments.readers import files as tables
 from sextant.environments.readers.corpora import Placed, open_corpus
+from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, NotApplicable
 from sextant.tools.platform.number_format import plural
@@ -272,18 +275,23 @@ def _find(
     raise DataError(f"{folder} holds no {wanted} (nor the same as .gz or .parquet)")
 
 
+class Label(TypedDict):
+    """A judgement in a cell."""
+
+    id: str | int
+    label: float
+
+
 def _read_grades(cell: Any, location: str) -> Grades:
-    if cell is None or cell == "":
-        return {}
     try:
-        entries = json.loads(cell) if isinstance(cell, str) else cell
-        pairs = [] if entries is None else [(entry["id"], entry["label"]) for entry in entries]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise DataError(f'{location}: not a list of {{"id", "label"}}') from None
+        content = json.loads(cell) if cell and isinstance(cell, str) else cell
+        labels = schemas.validate(list[Label], content or [])
+    except (ValueError, RecursionError) as error:
+        raise DataError(f'{location}: not a list of {{"id", "label"}}: {error}') from None
     grades: Grades = {}
-    for identifier, label in pairs:
-        doc_id = tables.read_id(identifier, location)
-        grade = tables.check_grade(label, location)
+    for label in labels:
+        doc_id = tables.read_id(label["id"], location)
+        grade = tables.check_grade(label["label"], location)
         if (before := grades.setdefault(doc_id, grade)) != grade:
             raise DataError(f"{location}: {doc_id!r} is judged twice, {before} and {grade}")
     return grades

@@ -23,13 +23,12 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from sextant.environments import base
 from sextant.environments.base import (
     GENERIC,
+    Comparison,
     DevSplit,
     EmptySplit,
     Environment,
-    Grades,
     Judgements,
     LoadRequest,
     Qrels,
@@ -37,14 +36,12 @@ from sextant.environments.base import (
     Suite,
 )
 from sextant.environments.opaque_ids import hide_ids
-from sextant.environments.ranking_metrics import METRIC_NAME, translate_metric
+from sextant.environments.ranking_metrics import METRIC_NAME, PAIRWISE, translate_metric
 from sextant.environments.readers import document_ids
 from sextant.environments.readers import files as tables
 from sextant.environments.readers.collections import (
     Queries,
-    check_judged,
     list_counts,
-    list_missing,
     match_judgements,
     read_collection,
     read_id_lists,
@@ -64,7 +61,6 @@ from sextant.tools.errors import (
 )
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.cli import strip_control_characters
-from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, Query
 
 # Texts by id, or documents, or (id, text).
@@ -197,32 +193,17 @@ def load(request: LoadRequest) -> Environment:
         raise UnknownForTask(f"judgements of {request.task}", headline, every.judgements)
     query_ids = [query.query_id for query in every.queries]
     dev = set(every.splits.get("dev", ()))
-    chosen = {
-        "all": {*query_ids},
-        "dev": dev,
-        "test": {*every.splits.get("test", {*query_ids} - dev)},
-    }[request.split]
+    test = set(every.splits.get("test", {*query_ids} - dev))
+    chosen = {"all": {*query_ids}, "dev": dev, "test": test}[request.split]
     asked = [query_id for query_id in query_ids if query_id in chosen]
     if not asked:
-        raise EmptySplit(request.split, task, len(every.queries), REMEDY)
+        raise EmptySplit(request.split, task, len(query_ids), REMEDY)
     environment = every.asking(query_ids=asked)
-    warnings = list(every.warnings)
-    # `read_collection` has looked at all queries of a folder, which takes a while of a large one.
-    is_part = len(asked) < len(query_ids) or names.is_reference(request.data)
-    for name, judgements in environment.judgements.items() if is_part else ():
-        documents = environment.documents
-        known = judgements.list_units(documents) if judgements.unit_of else documents
-        found = check_judged(
-            f"{task}, {request.split} split, {name} judgements",
-            judgements,
-            known,
-            list_missing(judgements.qrels, known),
-        )
-        warnings += [] if every.warnings else found
-    if hidden := _count_hidden(environment.queries, environment.judgements[headline]):
-        warnings.append(
-            f"{task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
-            f"excluded, or outside of the query's pool"
+    judged = environment.judgements[headline]
+    warnings = environment.warnings
+    if hidden := _count_hidden(environment.queries, judged):
+        warnings += (
+            f"{task}: relevant documents that are excluded, or outside of the query's pool: {hidden}",
         )
     return replace(
         environment,
@@ -232,7 +213,7 @@ def load(request: LoadRequest) -> Environment:
         split=request.split,
         columns=request.columns,
         headline=headline,
-        max_p=every.judgements[headline].unit_of is not None,
+        max_p=judged.unit_of is not None,
         queries=tuple(
             replace(query, objective=request.objective(query.objective))
             for query in environment.queries
@@ -241,7 +222,7 @@ def load(request: LoadRequest) -> Environment:
         metrics=tuple(
             name for name in every.metrics if name != "Triplets" or environment.comparisons
         ),
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 
@@ -338,55 +319,52 @@ def _limit(
 ) -> Environment:
     """Return the task with the documents that each query excludes, and the pool that it ranks."""
     documents = task.documents
-    query_ids = {query.query_id for query in task.queries}
-    excluded_file = settings.get("excluded", "")
-    pools_file = settings.get("pools", "")
+    query_ids = task.queries_by_id.keys()
     hidden: Mapping[str, frozenset[str]] = {}
-    if excluded_file == "self":
+    if (file := settings.get("excluded", "")) == "self":
         hidden = {query_id: frozenset({query_id} & documents.keys()) for query_id in query_ids}
-    elif excluded_file:
-        hidden = read_id_lists(folder / excluded_file, query_ids, _MUST_NOT_SHOW)
+    elif file:
+        hidden = read_id_lists(folder / file, query_ids, _MUST_NOT_SHOW)
     pools = top_ranked
-    if pools_file:
-        pools = read_id_lists(folder / pools_file, query_ids, "there would be nothing to rank")
-    queries = []
-    for query in task.queries:
-        pool = pools.get(query.query_id, frozenset())
-        if pools and not pool:
-            raise DataError(f"{folder}: query {query.query_id!r} has no pool to rank")
-        if unknown := [doc_id for doc_id in pool if doc_id not in documents]:
-            raise DataError(
-                f"{folder / (pools_file or 'top_ranked')}: the pool of {query.query_id!r} has "
-                f"{min(unknown)!r}, which is not in the corpus"
-                f"{document_ids.suggest(min(unknown), documents)}"
-            )
-        excluded = query.excluded | hidden.get(query.query_id, frozenset())
-        queries.append(replace(query, excluded=excluded, candidates=pool if pools else None))
-    absent = [
-        doc_id
-        for doc_id in dict.fromkeys(chain(*(query.excluded for query in queries)))
-        if doc_id not in documents
-    ]
-    notes = []
-    if absent:
-        mismatch = document_ids.compare(absent, "file", documents, "corpus")
+    if "pools" in settings:
+        pools = read_id_lists(folder / settings["pools"], query_ids, "it would rank nothing")
+    queries = tuple(
+        replace(
+            query,
+            excluded=query.excluded | hidden.get(query.query_id, frozenset()),
+            candidates=pools.get(query.query_id, frozenset()) if pools else None,
+        )
+        for query in task.queries
+    )
+    if empty := [query.query_id for query in queries if query.candidates == frozenset()]:
+        raise DataError(f"{folder}: query {empty[0]!r} has no pool to rank")
+    notes = list(task.notes)
+    if absent := _list_absent((query.candidates or () for query in queries), documents):
+        mismatch = document_ids.compare(absent, "pools", documents, "corpus")
+        raise DataError(f"{folder}: pools have documents that the corpus lacks: {mismatch}")
+    if absent := _list_absent((query.excluded for query in queries), documents):
+        mismatch = document_ids.compare(absent, "exclusions", documents, "corpus")
         if mismatch.is_spelling:
-            raise DataError(f"{folder / excluded_file}: {_MUST_NOT_SHOW}: {mismatch}")
+            raise DataError(f"{folder}: {_MUST_NOT_SHOW}: {mismatch}")
         notes.append(f"Excluded documents that are not in the corpus: {len(absent):,}.")
     if self_found := sum(_finds_itself(query, documents) for query in queries):
         notes.append(
             f"Queries that are documents of the corpus, with the same id and text: {self_found:,}; BEIR "
             f'leaves these out of their results, as `excluded = "self"` in {FILE} does.'
         )
-    return replace(task, queries=tuple(queries), notes=(*task.notes, *notes))
+    return replace(task, queries=queries, notes=tuple(notes))
+
+
+def _list_absent(lists: Iterable[Iterable[str]], documents: Corpus) -> list[str]:
+    return [doc_id for doc_id in dict.fromkeys(chain(*lists)) if doc_id not in documents]
 
 
 def _finds_itself(query: Query, documents: Corpus) -> bool:
     """Return whether a query is shown a document with its own id and text."""
-    document = None if query.query_id in query.excluded else documents.get(query.query_id)
-    if document is None or not document.text.strip():
+    document = documents.get(query.query_id)
+    if document is None or query.query_id in query.excluded or not document.text.strip():
         return False
-    return query.text in f"{document.title} {document.text}" or document.text in query.text
+    return query.text in document.text or document.text in query.text
 
 
 ComparisonRow = TypedDict(
@@ -405,18 +383,15 @@ def _compare(task: Environment, folder: Path, settings: Settings) -> Environment
 
     DataError for queries and documents that they name and the data lacks.
     """
-    pairs = {query.query_id: tuple[base.Comparison, ...]() for query in task.queries}
+    pairs = dict[str, tuple[Comparison, ...]]()
+    known_queries = task.queries_by_id.keys()
     comparisons = settings.get("comparisons")
     for location, cells in tables.read_headed(folder / comparisons) if comparisons else ():
         row = _check(ComparisonRow, cells, location)
-        comparison = base.Comparison(row["label"], row["better"], row["worse"])
-        if row["query-id"] not in pairs:
-            raise DataError(f"{location}: there is no query {row['query-id']!r} that is judged")
-        for doc_id in (comparison.better, comparison.worse):
-            if doc_id not in task.documents:
-                raise DataError(f"{location}: the document {doc_id!r} is not in the corpus")
-        pairs[row["query-id"]] += (comparison,)
-    pairs = {query_id: every for query_id, every in pairs.items() if every}
+        query_id, label, better, worse = (row[name] for name in ComparisonRow.__annotations__)
+        if unknown := {query_id} - known_queries or {better, worse} - task.documents.keys():
+            raise DataError(f"{location}: {min(unknown)!r} is no judged query or document")
+        pairs[query_id] = (*pairs.get(query_id, ()), Comparison(label, better, worse))
     labels = {query_id: [pair.label for pair in every] for query_id, every in pairs.items()}
     twins: dict[str, str] = {}
     if "twins" in settings:
@@ -430,11 +405,8 @@ def _compare(task: Environment, folder: Path, settings: Settings) -> Environment
                 )
     known = {*chain(*labels.values()), *["Win"] * bool(pairs), *["Flip"] * bool(twins)}
     for name in task.metrics:
-        if re.match("Win|Triplets|Flip", name) and name not in known:
-            raise DataError(
-                f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that "
-                f"kind"
-            )
+        if name.startswith(tuple(PAIRWISE)) and name not in known:
+            raise DataError(f"{folder / FILE}: there are no comparisons for the metric {name}")
     return replace(task, comparisons=pairs, twins=twins)
 
 
@@ -461,11 +433,17 @@ def of(
             f"{source}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
         )
     texts = _read_table(queries, "queries", "texts by query", source)
-    judged: Grades = {}
-    for query_id, grades in _read_table(qrels, "qrels", "dicts of grades by query", source).items():
-        table = _read_table(grades, f"qrels[{query_id!r:.80}]", "grades by document", source)
-        for doc_id, grade in table.items():
-            judged.setdefault(query_id, {})[doc_id] = check_grade(grade, source)
+    judged = {
+        query_id: {
+            doc_id: check_grade(grade, source)
+            for doc_id, grade in _read_table(
+                grades, f"qrels[{query_id!r:.80}]", "grades by document", source
+            ).items()
+        }
+        for query_id, grades in _read_table(
+            qrels, "qrels", "dicts of grades by query", source
+        ).items()
+    }
     counts = Counter[str]()
     read = match_judgements(
         source,
@@ -571,7 +549,8 @@ _DRAFT = Template(
     """\
 name = $name  # runs and tables call the task own/NAME
 objective = $objective  # what counts as a find; models read it with every query
-# document = "an article"  # what a document is, in a few words; here e.g. $example
+# document = "an article"  # what a document is, in a few words
+columns = $columns  # what the files call their columns; as --column
 metrics = $metrics  # at any depth; also P, AP and Judged
 metric = $metric  # the headline
 # relevant_from = 2  # the lowest grade of a relevant document; without it all above 0
@@ -594,13 +573,11 @@ def draft_benchmark_toml(
     text = _DRAFT.substitute(
         name=schemas.to_toml(name_slug(name or folder.name)),
         objective=schemas.to_toml(GENERIC),
-        example=repr(next(iter(read.documents.stream())).text[:40]),
         metrics=schemas.to_toml(METRICS),
         metric=schemas.to_toml(METRICS[0]),
+        columns=schemas.to_toml(columns),
         seed=SEED,
     )
-    if columns:
-        text += f"columns = {schemas.to_toml(columns)}  # what the files call them\n"
     findings = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
     comments = [
         f"# {strip_control_characters(sentence).replace(str(folder), folder.name)}\n"

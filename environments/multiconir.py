@@ -265,11 +265,7 @@ def _ported(request: LoadRequest, task: Task) -> Environment:
             f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them"
         )
     folder = request.place([task.name], [suite_task.name for suite_task in TASKS.values()])
-    port = read_port(
-        folder,
-        request.home,
-        f"{folder} holds neither datasets/ of the release nor a port in BEIR's form",
-    )
+    port = read_port(folder, request.home)
     return request.make(
         RELEASE,
         split="all",

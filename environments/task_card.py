@@ -6,8 +6,7 @@ Reads data through `environments.load` alone, and prints nothing.
 import dataclasses
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sextant import environments
@@ -154,25 +153,25 @@ def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
 
 def _sample(environment: Environment, query: Query) -> JsonObject:
     """Return a query with a relevant document, and one that is judged not to be, as far as there are."""
-    judged = environment.judgements[environment.headline]
-    documents = environment.documents
-    relevant = judged.relevant(query.query_id)
-    sample: JsonObject = {
+    relevant = environment.judgements[environment.headline].relevant(query.query_id)
+    best = max(relevant, key=relevant.__getitem__, default=None)
+    grades = environment.qrels[query.query_id]
+    other = next((unit for unit in grades if unit not in relevant), None)
+    return {
         "query_id": query.query_id,
         "query": query.text,
-        "relevant": max(relevant, key=relevant.__getitem__, default=None),
-        "irrelevant": next(
-            (each for each in environment.qrels[query.query_id] if each not in relevant), None
-        ),
+        "relevant": best and {"doc_id": best, "text": _read_unit(environment, best)},
+        "irrelevant": other and {"doc_id": other, "text": _read_unit(environment, other)},
     }
-    for kind in ("relevant", "irrelevant"):
-        if (unit := sample[kind]) is not None:
-            document = documents.get(unit) or documents.get(f"{unit}:0")
-            if not document and judged.unit_of:  # a parent, whose passages are judged (MaxP)
-                ids = (doc_id for doc_id in documents if judged.unit_of(doc_id) == unit)
-                document = documents.get(next(ids, ""))
-            sample[kind] = {"doc_id": unit, "text": document.text if document else ""}
-    return sample
+
+
+def _read_unit(environment: Environment, unit: str) -> str:
+    """Return the text of a judged document, or of the first passage of one; "" if there is none."""
+    documents = environment.documents
+    if not (document := documents.get(unit) or documents.get(f"{unit}:0")):
+        passages = environment.list_documents([unit]).get(unit)
+        document = documents[passages[0]] if passages else None
+    return document.text if document else ""
 
 
 class CheckResult(NamedTuple):
@@ -206,13 +205,16 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
     for note in test.notes:
         is_left_out = note.startswith(LEFT_OUT)
         yield CheckResult("left out" if is_left_out else "note", True, note.removeprefix(LEFT_OUT))
-    yield _check_splits(dev, test)
+    both = sorted(test.queries_by_id.keys() & dev.queries_by_id.keys())
+    texts = [query.text for query in (*dev.queries, *test.queries)]
+    repeated = f"{len(texts) - len({*texts})} texts of queries are repeated"
+    yield CheckResult("dev and test", not both, f"{_show(both)} queries in both; {repeated}")
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
         for split, environment in splits.items():
             # Dev may be over other documents (BIRCO), but never in other units.
-            yield from _judgements(environment, split, name, units or environment.documents)
+            yield _judgements(environment, split, name, units or environment.documents)
     yield _masks(test)
     if not test.release_ids:  # others than ours
         leak = measure_leak(test)
@@ -221,36 +223,26 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
     repeats = count_of(len(test.documents.repeats()), "document")
     finding = f"{repeats} with the text of an earlier one; judged by id, never merged"
     yield CheckResult("equal texts", True, finding)
-    yield _golden(test)
-
-
-def _check_splits(dev: Environment, test: Environment) -> CheckResult:
-    both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
-    if both:
-        return CheckResult("dev and test", False, f"{min(both)!r} is in both")
-    texts = [query.text for query in (*dev.queries, *test.queries)]
-    repeated = len(texts) - len(set(texts))
-    return CheckResult(
-        "dev and test", True, f"no query in both; {count_of(repeated, 'repeated query text')}"
-    )
+    if test.data == "mini":
+        yield _golden(test)
 
 
 def check_files(task: str) -> CheckResult:
     """Return whether all files of a fetched task are there, as they were fetched."""
     marker = environments.fetch_marker(task)
+    paths = _read_facts(task).info.files
     try:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
-        digests = {
-            marker.parent / path: marked[path]["sha256"] for path in _read_facts(task).info.files
-        }
-        for path, digest in digests.items():
-            if files.sha256(path) != digest:
-                finding = f"{path} has changed since it was fetched; fetch it again"
-                return CheckResult("files", False, finding)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        changed = [
+            path for path in paths if files.sha256(marker.parent / path) != marked[path]["sha256"]
+        ]
+    except (OSError, ValueError, LookupError, TypeError) as error:
         finding = f"they cannot be compared with the marker ({error}); fetch them again"
         return CheckResult("files", False, finding)
-    finding = f"{plural(len(digests), 'file')}, each with the SHA-256 that it was fetched with"
+    if changed:
+        finding = f"{changed[0]} has changed since it was fetched; fetch it again"
+        return CheckResult("files", False, finding)
+    finding = f"{plural(len(paths), 'file')}, each with the SHA-256 that it was fetched with"
     return CheckResult("files", True, finding)
 
 
@@ -274,72 +266,68 @@ def _judgements(
     split: str,
     name: str,
     doc_ids: Container[str],
-) -> Iterator[CheckResult]:
-    """Yield whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
+) -> CheckResult:
+    """Return whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
     judgements = environment.judgements[name]
-    grade_counts = Counter[float]()
+    grades = list[float]()
     judged = set[str]()
     lost = list[tuple[str, str]]()  # judgements of documents that are not there
-    without = 0  # queries without a relevant document
-    for query in environment.queries:
-        grades = judgements.qrels.get(query.query_id, {})
-        labelled = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
-        grade_counts.update(grades.values())
+    without = list[str]()  # queries without a relevant document
+    for query_id in environment.queries_by_id:
+        graded = judgements.qrels.get(query_id, {})
+        labelled = {**graded, **(judgements.binary or {}).get(query_id, {})}
+        grades += graded.values()
         judged.update(labelled)
-        lost += [(doc_id, query.query_id) for doc_id in labelled if doc_id not in doc_ids]
-        without += not judgements.relevant(query.query_id)
-    check = f"{name} judgements, {split}"
-    scale = f" ({_describe_scale(grade_counts)})" if grade_counts else ""
-    example = ", e.g. {!r} of query {!r}".format(*lost[0]) if lost else ""
+        lost += [(doc_id, query_id) for doc_id in labelled if doc_id not in doc_ids]
+        without += [query_id] * (not judgements.relevant(query_id))
+    scale = f" of grade {min(grades):g} to {max(grades):g}" if grades else ""
     finding = (
-        f"{grade_counts.total() or 'none'} of them{scale}, {judgements.level}; "
-        f"{len(lost) or 'none'} without a document{example}"
+        f"{len(grades)}{scale}, {judgements.level}; {_show(lost)} of documents that are not there; "
+        f"{_show(without)} queries without a relevant document"
     )
-    # Quirks of a user's data are counted, not refused.
-    is_custom = environment.task.startswith("own/")
-    is_usable = is_custom and len({doc_id for doc_id, _ in lost}) * 2 <= len(judged)
-    yield CheckResult(check, is_usable or not lost, finding)
-    # DORIS-MAE has queries without a label of 1, which is a fact of the release.
-    fine = is_custom or bool(judgements.relevant_from) or not without
-    finding = f"{without or 'none'} without a relevant document"
-    yield CheckResult(f"queries without {check}", fine, finding)
+    # Quirks of a user's data are counted, not refused. DORIS-MAE has queries without a label of 1,
+    # which is a fact of the release.
+    if environment.task.startswith("own/"):
+        fine = len({doc_id for doc_id, _ in lost}) * 2 <= len(judged)
+    else:
+        fine = not lost and (bool(judgements.relevant_from) or not without)
+    return CheckResult(f"{name} judgements, {split}", fine, finding)
 
 
-def _describe_scale(grade_counts: Counter[float]) -> str:
-    if len(grade_counts) <= 8:
-        return ", ".join(f"{grade:g}: {count}" for grade, count in sorted(grade_counts.items()))
-    # E.g. means of the grades of several people.
-    return f"{min(grade_counts):g} to {max(grade_counts):g}"
+def _show(found: Sequence[object]) -> str:
+    """Return the number of things that were found, with the first of them."""
+    return f"{len(found)} (e.g. {found[0]!r})" if found else "0"
 
 
 def _masks(environment: Environment) -> CheckResult:
-    masked = 0
-    unknown = 0
-    positive = 0
-    for query in environment.queries:
-        masked += len(query.excluded)
-        unknown += sum(doc_id not in environment.documents for doc_id in query.excluded)
-        for judgements in environment.judgements.values():
-            positive += len(query.excluded & judgements.relevant(query.query_id).keys())
-    finding = f"{masked} of them; {unknown} name no document, {positive} are judged relevant"
+    """Return whether the excluded documents are there, and none of them is relevant."""
+    masked = [
+        (doc_id, query.query_id) for query in environment.queries for doc_id in query.excluded
+    ]
+    unknown = [pair for pair in masked if pair[0] not in environment.documents]
+    relevant = [
+        pair
+        for pair in masked
+        if any(pair[0] in each.relevant(pair[1]) for each in environment.judgements.values())
+    ]
+    finding = (
+        f"{len(masked)} of them; {_show(unknown)} name no document, "
+        f"{_show(relevant)} are judged relevant"
+    )
     # A missing document cannot be shown. Ids that are only spelled differently are refused before
     # (environments/custom.py).
     harmless = environment.task.startswith("own/") or not unknown
-    return CheckResult("masked documents", harmless and not positive, finding)
+    return CheckResult("masked documents", harmless and not relevant, finding)
 
 
 def _golden(test: Environment) -> CheckResult:
+    """Return whether records of a miniature are those that were recorded."""
+    recorded = json.loads(GOLDEN.read_text(encoding="utf-8")).get(test.task, {})
     digests = digest_records(test.released or test)
-    listed = ", ".join(f"{subject} {digest}" for subject, digest in digests.items())
-    recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" else {}
-    if test.task not in recorded:
-        return CheckResult("golden records", True, f"none on record for this data; {listed}")
-    wrong = [
-        subject for subject, digest in recorded[test.task].items() if digests.get(subject) != digest
-    ]
-    if wrong:
-        return CheckResult("golden records", False, f"the {wrong[0]} is another one")
-    return CheckResult("golden records", True, f"first, tenth and last are as recorded ({listed})")
+    for subject, digest in recorded.items():
+        if digests.get(subject) != digest:
+            return CheckResult("golden records", False, f"the {subject} is another one")
+    return CheckResult("golden records", True, f"{len(recorded)} are as recorded")
 
 
 def digest_records(environment: Environment) -> dict[str, str]:
@@ -350,14 +338,14 @@ def digest_records(environment: Environment) -> dict[str, str]:
     documents = environment.documents
     queries = environment.queries
     digests = {}
-
-    def add(subject: str, *record: str) -> None:
-        digests[subject] = hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
-
     for name, at in (("first", 0), ("tenth", 9), ("last", -1)):
         if at < len(documents):
             document = documents[documents.doc_ids[at]]
-            add(f"{name} document", document.doc_id, document.title, document.text)
+            digests[f"{name} document"] = _digest(document.doc_id, document.title, document.text)
         if at < len(queries):
-            add(f"{name} query", queries[at].query_id, queries[at].text)
+            digests[f"{name} query"] = _digest(queries[at].query_id, queries[at].text)
     return digests
+
+
+def _digest(*record: str) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]

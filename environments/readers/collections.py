@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from sextant.environments.base import COLUMNS, LEFT_OUT, Grades, Judgements, Qrels
-from sextant.environments.folders import leads_outside
 from sextant.environments.readers import corpora, document_ids, table_files, trec_tags
 from sextant.environments.readers import files as tables
 from sextant.environments.readers.corpora import Collection, Contradiction, Placed
@@ -32,7 +31,7 @@ from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, SextantError, UnknownName, UsageError
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.installation import explain_missing
-from sextant.tools.platform.number_format import choose_verb, plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document, JsonObject
 from sextant.tools.text import has_unspaced_words, is_blank
 
@@ -82,9 +81,14 @@ _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     "pools": {"query_id": _QUERY_IDS, "doc_ids": ("corpus_ids", "doc_ids", "corpus_id", "doc_id")},
 }
 # What each row has to have.
-_REQUIRED = ("id", "text", "query_id", "query", "grade", "doc_ids")
+_REQUIRED = {
+    "documents": ("id", "text"),
+    "queries": ("query_id", "query"),
+    "judgements": ("query_id", "doc_id", "grade"),
+    "pools": ("query_id", "doc_ids"),
+}
 _NONE = "N/A"  # BRIGHT's id in a list without documents
-_NAMED = 5  # columns or files in a message
+_NAMED = 10  # columns or files in a message
 
 
 class _Row(NamedTuple):
@@ -125,6 +129,8 @@ def read_collection(
     of a relevant document, 0 for all above 0. UsageError for a wrong argument,
     DataError for data that cannot be right.
     """
+    if unknown := columns.keys() - {*COLUMNS}:
+        raise UnknownName("--column", min(unknown), COLUMNS)
     folder = place if place.is_dir() else _keep_package(str(place), home)
     opened = _open_tables(folder, columns, files, split)
     counts = Counter[str]()
@@ -133,9 +139,11 @@ def read_collection(
         asked = _read_queries(opened.queries, counts)
         judged = _read_judgements(opened.judgements, counts) or asked.judged
     except Contradiction as error:
-        raise DataError(f"{error}; {_settle(opened)}") from None
+        raise DataError(f"{error}; mend one of them, or {table_files.CHOICE}") from None
     if not judged:
-        raise _refuse_unjudged(opened)
+        absence = table_files.explain_absence(folder, "judgements", opened.found)
+        lists = ", ".join(opened.queries.list_unused()) or "none"
+        raise DataError(f"{absence}; --column doc_id=NAME takes a list of each query: {lists}")
     pools = _read_pools(opened.pools)
     opened.check_columns(columns)
     origin = f"Read from {place}: {', '.join(map(str, opened.tables))}."
@@ -168,24 +176,22 @@ def match_judgements(
     document is there.
     """
     every, dev = _join_splits(judged, asked, counts)
-    unknown = [query_id for query_id in every if query_id not in asked.texts]
-    counts["judgements of unknown queries, left out"] = sum(len(every[each]) for each in unknown)
     qrels = _select(every, asked.texts)
-    if not qrels:
-        mismatch = document_ids.compare(unknown, "judgements", asked.texts, "queries")
-        raise DataError(f"{source}: no query has a judgement: {mismatch}{hint}")
-    texts = _select(asked.texts, qrels)
+    unknown = every.keys() - qrels.keys()
+    unjudged = asked.texts.keys() - qrels.keys()
+    counts["judgements of unknown queries, left out"] = sum(len(every[each]) for each in unknown)
+    warnings = []
+    if unknown:
+        mismatch = document_ids.compare(sorted(unknown), "judgements", unjudged, "queries")
+        if not qrels:
+            raise DataError(f"{source}: no query has a judgement: {mismatch}{hint}")
+        if mismatch.is_spelling:
+            warnings.append(f"{source}: judged queries left out, as unknown: {mismatch}.")
     missing = list_missing(qrels, corpus, separator)
     judgements = Judgements(qrels, relevant_from=relevant_from)
-    warnings = check_judged(source, judgements, corpus, missing, hint)
-    unjudged = asked.texts.keys() - qrels.keys()
-    if unknown:
-        mismatch = document_ids.compare(unknown, "judgements", unjudged, "queries")
-        count = plural(len(unknown), "judged query is", "judged queries are")
-        warnings += [f"{count} unknown, and left out: {mismatch}."] * mismatch.is_spelling
     read = Collection(
         corpus,
-        texts,
+        _select(asked.texts, qrels),
         qrels,
         excluded=_select(asked.excluded, qrels),
         splits={
@@ -194,12 +200,13 @@ def match_judgements(
         },
         unjudged=frozenset(unjudged),
         instructions=_select(asked.instructions, qrels),
-        warnings=tuple(warnings),
+        warnings=(*check_judged(source, judgements, corpus, missing, hint), *warnings),
     )
+    counts["judged documents that are not in the corpus"] = len(missing)
     counts["queries without a judgement, left out"] = len(unjudged)
     counts["queries that excluded_ids keeps documents from"] = len(read.excluded)
     counts["queries whose objective is their column instruction"] = len(read.instructions)
-    return read._replace(said=(_count_data(read, counts, missing),))
+    return read._replace(said=(_count_data(read, counts),))
 
 
 def _select(table: Mapping[str, _Value], query_ids: Iterable[str]) -> dict[str, _Value]:
@@ -219,9 +226,9 @@ def _read_queries(table: "_Table", counts: Counter[str]) -> Queries:
         queries.splits.setdefault(query_id, split)
         if instruction := row.get("instruction"):
             queries.instructions[query_id] = tables.check_text(instruction, location, "instruction")
-        if excluded := table.read_ids(row, "excluded_ids", location):
+        if excluded := _read_ids(row.get("excluded_ids"), location):
             queries.excluded[query_id] = queries.excluded.get(query_id, frozenset()) | {*excluded}
-        for doc_id in table.read_ids(row, "doc_id", location):
+        for doc_id in _read_ids(row.get("doc_id"), location):
             queries.judged.setdefault(split, {}).setdefault(query_id, {})[doc_id] = 1.0
     return queries
 
@@ -247,7 +254,7 @@ def _read_pools(table: "_Table") -> dict[str, frozenset[str]]:
     pools = dict[str, frozenset[str]]()
     for _, location, row in table.read():
         query_id = tables.read_id(row["query_id"], location)
-        listed = table.read_ids(row, "doc_ids", location)
+        listed = _read_ids(row["doc_ids"], location)
         pools[query_id] = pools.get(query_id, frozenset()) | {*listed}
     return pools
 
@@ -270,26 +277,6 @@ def _join_splits(
             if (split or asked.splits.get(query_id)) in ("dev", "train"):
                 dev.add(query_id)
     return qrels, dev
-
-
-def _settle(opened: "_Tables") -> str:
-    """Return advice about two rows with the same id: one of several files of a table is meant."""
-    items = [
-        f'{table.name} = "{os.path.relpath(table.files[0], opened.folder)}"'
-        for table in opened.tables
-        if len(table.files) > 1
-    ]
-    line = f"files = {{ {', '.join(items)} }}"
-    meant = f", or say which files are meant: a line `{line}` in its benchmark.toml"
-    return f"mend one of them{meant if items else ''}"
-
-
-def _refuse_unjudged(opened: "_Tables") -> DataError:
-    tally = opened.queries.tally
-    unused = [column for column in tally.columns if column not in tally.used]
-    absence = table_files.explain_absence(opened.folder, "judgements", opened.found)
-    lists = f"--column doc_id=NAME takes a list of each query: {', '.join(unused) or 'none'}"
-    return DataError(f"{absence}; {lists}")
 
 
 def list_missing(qrels: Qrels, documents: Container[str], separator: str = "") -> list[str]:
@@ -321,38 +308,25 @@ def check_judged(
     judged = set(chain(*judgements.qrels.values()))
     relevant = set(chain(*map(judgements.relevant, judgements.qrels)))
     mismatch = document_ids.compare(missing, "judgements", documents, "corpus")
-    for wanted, name in ((judged, "judged"), (relevant, "relevant")):
-        if wanted and wanted <= lost:
-            raise DataError(
-                f"{source}: none of the {name} documents ({len(wanted):,}) is in the corpus: "
-                f"{mismatch} (`max_p` in benchmark.toml judges passages by their documents){hint}"
-            )
-    if len(lost) * 2 > len(judged) or mismatch.is_spelling:
-        share = f"{len(lost):,} of {plural(len(judged), 'judged document')}"
-        verb = choose_verb(len(lost))
-        return [f"{source}: {share} {verb} not in the corpus, and never found: {mismatch}"]
-    return []
+    if relevant and relevant <= lost:
+        raise DataError(
+            f"{source}: none of the relevant documents ({len(relevant):,}) is in the corpus: "
+            f"{mismatch} (`max_p` in benchmark.toml judges passages by their documents){hint}"
+        )
+    if len(lost) * 2 <= len(judged) and not mismatch.is_spelling:
+        return []
+    share = f"{len(lost):,} of {plural(len(judged), 'judged document')}"
+    return [f"{source}: not in the corpus, and never found: {share}: {mismatch}"]
 
 
-def _count_data(read: Collection, counts: Counter[str], missing: Sequence[str]) -> str:
-    """Return a sentence for the sizes of a collection, and add each oddity in it to `counts`.
-
-    The judged documents `missing` are not in the corpus.
-    """
-    lost = set(missing)
-    judged = [pair for judgements in read.qrels.values() for pair in judgements.items()]
-    grades = [grade for _, grade in judged]
+def _count_data(read: Collection, counts: Counter[str]) -> str:
+    """Return a sentence for the sizes of a collection, and add each oddity in it to `counts`."""
+    judged = read.qrels.values()
+    grades = [grade for judgements in judged for grade in judgements.values()]
     texts = read.queries.values()
-    counts["judged documents that are not in the corpus"] = len(missing)
-    counts["judgements above 0 of those"] = sum(
-        grade > 0 and doc_id in lost for doc_id, grade in judged
-    )
-    counts["grades that are fractions, which trec_eval cannot read"] = sum(
-        grade % 1 > 0 for grade in grades
-    )
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = sum(
-        max(judgements.values(), default=0) <= 0 for judgements in read.qrels.values()
+        max(judgements.values(), default=0) <= 0 for judgements in judged
     )
     counts["queries without a text"] = sum(map(is_blank, texts))
     counts["queries without blanks between words, which bm25(analyzer=bigrams) finds"] = sum(
@@ -387,15 +361,10 @@ class _Table:
         self.folder = folder
         self.name = name
         self.files = files
-        self.columns = columns
         self.tally = corpora.Tally()
         self.known = dict(_COLUMNS[name])
         # Of a column of ours, those that --column names, which are joined.
-        self.named = {
-            our: tuple(map(normalise_column, re.split("[+,]", columns[our])))
-            for our in self.known
-            if our in columns
-        }
+        self.named = {our: _split_names(columns[our]) for our in self.known if our in columns}
         if "title" in self.named.get("text", ()) and "title" not in self.named:
             self.known.pop("title")
 
@@ -411,16 +380,18 @@ class _Table:
         self.tally.used.clear()
         for path in self.files:
             split = table_files.find_split(path, self.folder)
-            read = trec_tags.find_reader(path, self.name)
-            joins = trec_tags.COLUMNS.get(self.name, {}) if read else {}
-            taken = dict[str, str]()
+            read_tags = trec_tags.find_reader(path, self.name)
+            tags = trec_tags.COLUMNS.get(self.name, {}) if read_tags else {}
+            # Of each set of columns that rows have, those that make each of ours.
             plans = dict[tuple[str, ...], dict[str, list[str]]]()
-            for location, row in (read or tables.read_table)(path):
+            for location, row in (read_tags or tables.read_table)(path):
                 names = tuple(row)
-                if (plan := plans.get(names)) is None:
-                    plan = plans[names] = self._plan(names, joins, taken, location)
+                if names not in plans:
+                    plans[names] = self._plan(names, tags, location)
                 columns.update(name for name, cell in row.items() if has_content(cell))
-                cells = {our: _join(row, our, chosen, location) for our, chosen in plan.items()}
+                cells = {
+                    our: _join(row, our, chosen, location) for our, chosen in plans[names].items()
+                }
                 yield _Row(split, location, cells)
         if self.files and not columns:
             raise DataError(
@@ -430,68 +401,61 @@ class _Table:
     def _plan(
         self,
         names: Sequence[str],
-        joins: Mapping[str, Sequence[str]],
-        taken: dict[str, str],
+        tags: Mapping[str, Sequence[str]],
         location: str,
     ) -> dict[str, list[str]]:
-        """Return the columns of a row that make each of ours. DataError if two could be one of them,
-        or have been in the rows before, of which `taken` has the choice.
-        """
+        """Return the columns of a row that make each of ours. DataError if two could be one of them."""
         there = {normalise_column(name): name for name in names}
         plan = {}
         for our, known in self.known.items():
-            joined = self.named.get(our) or joins.get(our, ())
+            joined = self.named.get(our) or tags.get(our, ())
             chosen = [there[name] for name in joined if name in there]
             # Queries and judgements may call their common column by two names.
             if not joined or (not chosen and our == "query_id"):
                 chosen = [there[name] for name in known if name in there]
-                if chosen and {*chosen, taken.get(our, chosen[0])} != {chosen[0]}:
-                    raise _refuse_two(our, [taken.get(our, chosen[0]), *chosen], location)
+                if len(chosen) > 1:
+                    raise DataError(
+                        f"{location}: {' and '.join(chosen)} could both be the {our}; --column "
+                        f"{our}={chosen[0]} says which it is, and A+B joins two"
+                    )
             if chosen:
                 plan[our] = chosen
-                taken[our] = chosen[0]
                 self.tally.used.update(dict.fromkeys(chosen))
-            elif our in _REQUIRED or (our == "doc_id" and self.name == "judgements"):
+            elif our in _REQUIRED[self.name]:
                 raise self._refuse(our, names, location)
         return plan
 
-    def _refuse(self, our: str, columns: Iterable[str], location: str) -> SextantError:
+    def _refuse(self, our: str, names: Sequence[str], location: str) -> SextantError:
         """Return the error for a row without a column of ours."""
         if our in self.named and not self.tally.columns:  # in the first row
-            return UnknownName(f"column of {location} for {our}", self.columns[our], columns)
-        has = ", ".join(map(tables.abbreviate, columns))
+            return UnknownName(f"column of {location} for {our}", "+".join(self.named[our]), names)
+        has = ", ".join(map(tables.abbreviate, names))
         return DataError(
             f"{location}: no column is known as the {our} of {self.name}; --column {our}=NAME "
             f"says which it is: {has:.300}; {tables.FORMS}"
         )
 
-    def read_ids(self, row: JsonObject, our: str, location: str) -> list[str]:
-        """Return the ids in a cell: a list of ids, or of objects that have an id."""
-        cell = row.get(our)
-        doc_ids = []
-        for entry in cell if isinstance(cell, list) else [cell]:
-            if isinstance(entry, dict):
-                names = [name for name in entry if normalise_column(name) in _DOCUMENT_IDS]
-                if len(names) != 1:
-                    has = ", ".join(map(tables.abbreviate, entry))
-                    raise DataError(f"{location}: which field of {our} is the id? {has:.300}")
-                entry = entry[names[0]]
-            if entry not in (None, "", _NONE):
-                doc_ids.append(tables.read_id(entry, location))
-        return doc_ids
+    def list_unused(self) -> list[str]:
+        """Return the columns that have something in any row, and are not taken."""
+        return [column for column in self.tally.columns if column not in self.tally.used]
 
     def open(self, home: Path, counts: Counter[str]) -> Corpus:
         """Open the corpus of a table of documents."""
 
         def read() -> Iterator[Placed]:
             for _, location, row in self.read():
-                text = tables.check_text(row.get("text"), location, optional=True)
+                text = tables.check_text(row["text"], location, optional=True)
                 title = tables.check_text(row.get("title"), location, "title", optional=True)
                 yield location, Document(tables.read_id(row["id"], location), text, title)
 
         corpus = corpora.open_corpus(home, self.files, read, self.tally, repr(self.named))
         counts.update(self.tally.counts)
         return corpus
+
+
+def _split_names(joined: str) -> list[str]:
+    """Return the columns that --column joins, as `normalise_column` has them."""
+    return [normalise_column(name) for name in re.split("[+,]", joined)]
 
 
 def _join(row: JsonObject, our: str, names: Sequence[str], location: str) -> Any:
@@ -504,13 +468,16 @@ def _join(row: JsonObject, our: str, names: Sequence[str], location: str) -> Any
     return ("\n" if our == "text" else " ").join(texts)
 
 
-def _refuse_two(our: str, columns: Iterable[str], location: str) -> DataError:
-    names = [*dict.fromkeys(columns)]
-    joined = f", and {our}={'+'.join(names)} joins them" if our in ("text", "query") else ""
-    return DataError(
-        f"{location}: {' and '.join(names)} could both be the {our}; --column {our}={names[0]} says "
-        f"which it is{joined}"
-    )
+def _read_ids(cell: Any, location: str) -> list[str]:
+    """Return the ids in a cell: a list of ids, or of objects that have one."""
+    doc_ids = []
+    for entry in cell if isinstance(cell, list) else [cell]:
+        if isinstance(entry, dict):
+            ids = [entry[name] for name in entry if normalise_column(name) in _DOCUMENT_IDS]
+            entry = ids[0] if len(ids) == 1 else entry  # which is refused
+        if entry not in (None, "", _NONE):
+            doc_ids.append(tables.read_id(entry, location))
+    return doc_ids
 
 
 class _Tables(NamedTuple):
@@ -534,51 +501,41 @@ class _Tables(NamedTuple):
         return [path for table in self.tables for path in table.files]
 
     def check_columns(self, columns: Mapping[str, str]) -> None:
-        """Raise UnknownName for a column of ours or of the files that is in no row."""
+        """Raise UnknownName for a column of the files that is in no row."""
         for our, joined in columns.items():
             read = [table for table in self.tables if our in _COLUMNS[table.name]]
-            if not read or our not in COLUMNS:
-                raise UnknownName("--column", our, COLUMNS)
             present = [name for table in read for name in table.tally.columns]
             known = {*map(normalise_column, present)}
-            for column in re.split("[+,]", joined):
-                if normalise_column(column) not in known:
+            for column in _split_names(joined):
+                if column not in known:
                     raise UnknownName(f"column of {self.folder} for {our}", column, present)
 
     def describe_left_out(self, other_files: Iterable[Path]) -> str:
         """Return a sentence on the columns and files that are not read; "" for none."""
         columns = [
-            f"{column} in {count:,} of the {table.name}"
+            f"{column} in {table.tally.columns[column]:,} of the {table.name}"
             for table in self.tables
-            for column, count in table.tally.columns.most_common()
-            if column not in table.tally.used
+            for column in table.list_unused()
         ]
         used = {path.resolve() for path in (*self.list_files(), *other_files)}
-        listed = [] if self.is_apart else [*chain(*self.found.of_table.values())]
-        paths = [*listed, *(self.folder / name for name in self.found.others)]
-        files = [os.path.relpath(path, self.folder) for path in paths if path.resolve() not in used]
-        parts = [
-            f"{plural(len(names), unit)} ({_list_some(names)})"
-            for names, unit in ((columns, "column"), (files, "file"))
-            if names
-        ]
-        return f"{LEFT_OUT}{'; '.join(parts)}." if parts else ""
+        listed = () if self.is_apart else self.found.of_table.values()
+        paths = chain(self.found.others, *listed)
+        files = [path for path in paths if path.resolve() not in used]
+        return _list_some(LEFT_OUT, [*columns, *self._name(files)])
 
     def describe_links(self) -> str:
         """Return a sentence on the files that are outside of the folder; "" for none."""
-        linked = [
-            os.path.relpath(path, self.folder)
-            for path in self.list_files()
-            if leads_outside(path, self.folder)
-        ]
-        count = plural(len(linked), "file is", "files are")
-        named = _list_some(linked)
-        return f"{count} outside of the folder, by a link or by name: {named}." if linked else ""
+        folder = self.folder.resolve()
+        linked = [path for path in self.list_files() if not path.resolve().is_relative_to(folder)]
+        return _list_some("Files outside of the folder, by a link or by name: ", self._name(linked))
+
+    def _name(self, paths: Iterable[Path]) -> list[str]:
+        return [f"the file {os.path.relpath(path, self.folder)}" for path in paths]
 
 
-def _list_some(names: Sequence[str]) -> str:
+def _list_some(start: str, names: Sequence[str]) -> str:
     more = f", and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return f"{', '.join(f'{name:.80}' for name in names[:_NAMED])}{more}"
+    return f"{start}{', '.join(f'{name:.80}' for name in names[:_NAMED])}{more}." * bool(names)
 
 
 def _open_tables(
@@ -640,28 +597,29 @@ def _keep_package(name: str, home: Path) -> Path:
 def read_port(
     folder: Path,
     home: Path,
-    lacks: str = "",
     files: Mapping[str, Sequence[Path]] = {},
 ) -> Collection:
     """Read a copy of a benchmark's task, of splits the test one; `files` as in `read_collection`.
 
-    DataError, which says `lacks` if there is none.
+    DataError if there is none, or if it has a judgement of a query that it lacks.
     """
-    if lacks and not {"documents", "queries"} <= table_files.find_tables(folder).of_table.keys():
-        raise DataError(lacks)
+    found = table_files.find_tables(folder).of_table
+    if lacking := {"documents", "queries", "judgements"} - files.keys() - found.keys():
+        raise DataError(
+            f"{folder} has neither the layout of the release nor a copy in BEIR's or TREC's form, "
+            f"of which the {min(lacking)} are missing"
+        )
     opened = _open_tables(folder, {}, files, "test")
     counts = Counter[str]()
     corpus = opened.documents.open(home, counts)
     texts = _read_queries(opened.queries, counts).texts
     judged = _read_judgements(opened.judgements, counts)
-    if judged and not judged.keys() & {"test", ""}:
-        raise DataError(f"{folder} has judgements of the split {min(judged)}, and none of test")
-    qrels = judged.get("test") or judged.get("", {})
+    qrels = judged.get("test") or judged.get("")
     if not qrels:
-        raise DataError(table_files.explain_absence(folder, "judgements", opened.found))
-    if strangers := [query_id for query_id in qrels if query_id not in texts]:
+        raise DataError(f"{folder} has judgements of the split {min(judged)}, and none of test")
+    if strangers := qrels.keys() - texts.keys():
         raise DataError(
-            f"{opened.judgements.files[0]}: the query {strangers[0]!r} is not in "
+            f"{opened.judgements.files[0]} judges {min(strangers)!r}, which is no query of "
             f"{opened.queries.files[0]}"
         )
     in_order = _select(texts, filter(qrels.__contains__, texts))

@@ -6,14 +6,12 @@ lines, trec_tags.py TREC's forms. Left out: tables without a header, and JSON in
 
 import csv
 import json
-import operator
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +46,8 @@ _UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 # Python's own float() also reads "1_0" and digits of other scripts, which in a data file are
 # damage.
 _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
-_USUAL_GRADES = {str(grade): float(grade) for grade in range(-10, 101)}  # need no pattern
-_QUOTED_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?=\t|\Z)')
-_CELL = re.compile(rf"(?:(?<=\t)|\A)(?:{_QUOTED_CELL.pattern}|[^\t]*)")
+# A file that is one of several: 0003.parquet, test-00000-of-00002.parquet.
+_PART = re.compile(r"(?:(.*?)(\d{4,9})-of-(\d+)|(\d{4,9}))\.\w+(?:\.gz)?")
 
 
 def find_file(path: Path) -> Path | None:
@@ -60,15 +57,16 @@ def find_file(path: Path) -> Path | None:
 
 def check_parts(paths: list[Path]) -> list[Path]:
     """Return the files `paths`. DataError if one of a numbered series is missing."""
-    numbers = dict[tuple[Path, str, int], set[int]]()
+    series = dict[tuple[Path, int], set[int]]()
     for path in paths:
-        if match := re.fullmatch(r"(.*?)(\d{4,9})(?:-of-(\d+))?\.\w+(\.gz)?", path.name):
-            series = (path.parent, match[1], int(match[3] or 0))
-            numbers.setdefault(series, set()).add(int(match[2]))
-    for (folder, stem, count), present in numbers.items():
-        expected = count or (0 if stem else max(present) + 1)
-        if missing := set(range(expected)) - present:
-            raise DataError(f"{folder / stem}* lacks part {min(missing):04}; fetch it again")
+        if match := _PART.fullmatch(path.name):
+            stem, part, count, number = match.groups()
+            numbers = series.setdefault((path.parent / (stem or ""), int(count or 0)), set())
+            numbers.add(int(part or number))
+    for (stem, count), numbers in series.items():
+        for number in range(count or max(numbers)):
+            if number not in numbers:
+                raise DataError(f"{stem}* lacks part {number:04}; fetch it again")
     return paths
 
 
@@ -94,65 +92,45 @@ def read_headed(path: Path) -> Rows:
     """Yield (place, cells by the names in the first line) of each further line of a CSV or TSV file.
 
     The separator is the tab, if the first line has one, else whichever of , ; | it has most of.
-    Cells may be quoted as csv does it; between tabs, only those are taken for quoted that are so
-    from end to end, and no cell goes on in another line. Empty cells behind the last column are
-    left out.
+    Cells may be quoted as csv does it; between tabs, no cell goes on in another line. Empty cells
+    behind the last column are left out.
     """
     first = next(read_lines(path), (0, ""))[1]
-    rows = _split_tabs(path) if "\t" in first else _split_quoted(path, max(",;|", key=first.count))
-    names = list[str]()
-    for number, cells in rows:
-        while len(cells) > len(names) and not cells[-1].strip():
-            cells.pop()
-        if not names:
-            names = cells
-            if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise DataError(f"{path}: the column {twice[0]!r} is there twice; {FORMS}")
-            continue
-        if len(cells) != len(names):
-            raise DataError(
-                f"{path}, line {number}: {plural(len(cells), 'column')} where the first line "
-                f"names {len(names)}; {FORMS}"
-            )
-        yield f"{path}, line {number}", dict(zip(names, cells, strict=True))
-
-
-def split_tabs(text: str, columns: int = 0) -> list[str]:
-    """Split a line at its tabs, into `columns` (0: it is not known), and take csv's quotation marks
-    off the cells.
-
-    A text may begin with a quotation mark of its own: then it doesn't end with one, or has single
-    marks inside. A tab between two marks separates cells if only so the line has `columns`.
-    """
-    cells = text.split("\t")
-    if '"' not in text:
-        return cells
-    if len(cells) != columns:
-        cells = [match[0] for match in _CELL.finditer(text)]
-    return [
-        match[1].replace('""', '"') if (match := _QUOTED_CELL.fullmatch(cell)) else cell
-        for cell in cells
-    ]
-
-
-def _split_tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
-    columns = 0
-    for number, text in read_lines(path):
-        cells = split_tabs(text, columns)
-        columns = columns or len(cells)
-        yield number, cells
-
-
-def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    separator = "\t" if "\t" in first else max(",;|", key=first.count)
     csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
     lines = (line for _, line in read_lines(path, whole=True))
     rows = csv.reader(lines, delimiter=separator, strict=True)
+    names = list[str]()
+    number = 0
     try:
-        yield from ((rows.line_num, row) for row in rows if any(map(str.strip, row)))
+        for cells in rows:
+            if separator == "\t" and rows.line_num > number + 1:
+                raise csv.Error("a cell goes on in another line")
+            number = rows.line_num
+            while len(cells) > len(names) and not cells[-1].strip():
+                cells.pop()
+            if not any(map(str.strip, cells)):
+                continue
+            if not names:
+                names = cells
+                _check_unique(names, f"{path}: the column")
+            elif len(cells) == len(names):
+                yield f"{path}, line {number}", dict(zip(names, cells, strict=True))
+            else:
+                raise DataError(
+                    f"{path}, line {number}: {plural(len(cells), 'column')} where the first line "
+                    f"names {len(names)}; {FORMS}"
+                )
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {rows.line_num}: {error}; is a quotation mark missing or too many?"
+            f"{path}, line {number + 1}: {error}; is a quotation mark missing or too many?"
         ) from None
+
+
+def _check_unique(names: Sequence[str], subject: str) -> None:
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{subject} {name[:60]!r} is there twice; {FORMS}")
 
 
 def read_objects(path: Path, *required: str) -> Rows:
@@ -176,21 +154,16 @@ def read_json(path: Path) -> Any:
 def _parse(text: str, location: str, remedy: str = "") -> Any:
     try:
         return _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        problem = f"not whole JSON ({line}column {error.colno}: {error.msg}){remedy}"
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{location}: not whole JSON ({error}){remedy}") from None
     except DataError as error:
-        problem = str(error)
-    except (RecursionError, ValueError):
-        problem = "the JSON is nested too deeply, or has too long a number"
-    raise DataError(f"{location}: {problem}")
+        raise DataError(f"{location}: {error}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     content = dict(pairs)
     if len(content) < len(pairs):  # of which Python's reader keeps the last without a word
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise DataError(f"the key {twice[:60]!r} is there twice")
+        _check_unique([key for key, _ in pairs], "the key")
     return content
 
 
@@ -257,10 +230,10 @@ def read_id(value: Any, location: str) -> str:
     """Return an id as a text; blanks and slashes are allowed in it. JSON and frames also have whole
     numbers, frames with gaps as floats.
     """
-    if not isinstance(value, str | bool | bytes):
-        is_whole = isinstance(value, float) and value.is_integer() and abs(value) < EXACT
-        with suppress(TypeError):  # numpy's integers are none of Python's
-            value = str(operator.index(int(value) if is_whole else value))
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
+        value = int(value)
+    if isinstance(value, Integral) and not isinstance(value, bool):  # numpy's as well
+        value = str(int(value))
     if not isinstance(value, str):
         raise DataError(f"{location}: the id {abbreviate(value)} is not a string or a whole number")
     if not value.strip() or _UNFIT.search(value) or len(value) > LONGEST_ID:
@@ -294,8 +267,6 @@ def check_grade(value: Any, location: str) -> float:
     """Return `value`, a number or one in a cell of a table, as a grade."""
     number = value
     if isinstance(value, str):
-        if value in _USUAL_GRADES:
-            return _USUAL_GRADES[value]
         number = float(value) if _NUMBER.fullmatch(value) else None
     is_number = isinstance(number, Real) and not isinstance(number, bool)  # numpy's as well
     if is_number and abs(number) <= LARGEST_GRADE:

@@ -1,9 +1,8 @@
 """Files of data sets as lines of text: unpacked, decoded, and refused if they are no such file.
 
 A file is unpacked by its first bytes (gzip, bzip2, xz, zstd), whatever its name ends in. Text is
-UTF-8, or UTF-16 and UTF-32 that begin with a byte order mark; lines end with a line feed. Every
-error is a DataError that names the file and, where there is one, the line. Tables of lines are in
-files.py. Left out: archives.
+UTF-8; lines end with a line feed. Every error is a DataError that names the file and, where there
+is one, the line. Tables of lines are in files.py. Left out: archives, and other encodings.
 """
 
 import bz2
@@ -30,13 +29,6 @@ _HTML = re.compile(rb"\s*(<!doctype html|<html[\s>])", re.I)
 _POINTERS = {
     b"version https://git-lfs.github.com/spec/": "Git LFS has not fetched it; run `git lfs pull`",
     b"/annex/objects/": "git-annex has not fetched it; run `git annex get`",
-}
-# The longer mark first: UTF-32's begins with UTF-16's.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
 }
 _DAMAGE = (EOFError, OSError, UnicodeError, zlib.error, lzma.LZMAError)
 
@@ -98,10 +90,7 @@ _OPENERS: dict[bytes, Any] = {
 
 
 class BoundedFile:
-    """The bytes of a file, unpacked, and in UTF-8 if a mark says that they are UTF-16 or UTF-32.
-
-    TooLarge if it unpacks to more than `max_unpacked_bytes` has.
-    """
+    """The bytes of a file, unpacked. TooLarge if there are more than `max_unpacked_bytes` has."""
 
     def __init__(self, path: Path, *, html: bool = False) -> None:
         """Open the file; `html` as `check_data` takes it."""
@@ -109,14 +98,9 @@ class BoundedFile:
         self._left = max_unpacked_bytes(path)
         start = check_data(path, html=html)
         opener = next(open_ for magic, open_ in _OPENERS.items() if start.startswith(magic))
-        self._file: IO[bytes] = io.BufferedReader(opener(path, "rb"))
         try:
-            first = cast(io.BufferedReader, self._file).peek(4)
-            encodings = (encoding for mark, encoding in _MARKS.items() if first.startswith(mark))
-            if encoding := next(encodings, ""):
-                text = self.read().decode(encoding)
-                self._file = io.BytesIO(text.encode("utf-8", "surrogatepass"))
-        except _DAMAGE as error:
+            self._file: IO[bytes] = io.BufferedReader(opener(path, "rb"))
+        except OSError as error:
             raise _refuse_damage(path, error) from None
 
     def __enter__(self) -> Self:

@@ -13,7 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from sextant.environments.folders import list_folder
 from sextant.environments.readers import files as tables
 from sextant.environments.readers import raw_files
 from sextant.tools.errors import DataError
@@ -25,6 +24,10 @@ WORDS = {
     "pools": ("top_ranked",),  # MTEB's
 }
 SETTINGS = "benchmark.toml"
+CHOICE = (
+    'name the files that are meant in its benchmark.toml: `files = { documents = "NAME", queries = '
+    '"NAME" }`, `judgements = { gold = "NAME" }`'
+)
 _ENDINGS = (
     *(".parquet", ".jsonl", ".ndjson", ".json", ".tsv", ".csv"),
     *(".txt", ".xml", ".trec", ".sgml", ".qrels"),
@@ -45,24 +48,23 @@ SPLITS = {
 
 
 class TableFiles(NamedTuple):
-    """The files of a folder by table, and those of no table, by their paths in the folder."""
+    """The files of a folder by table, and those of no table."""
 
     of_table: dict[str, list[Path]]
-    others: list[str]
+    others: list[Path]
 
 
 def find_tables(folder: Path) -> TableFiles:
-    """Return the files of each table in a folder and below. Hidden files are not looked at."""
-    listing = list_folder(folder, follow_links=True)
+    """Return the files of each table in a folder and below."""
     of_table = dict[str, list[Path]]()
-    others = [f"{file.name}, of the {file.reason}" for file in listing.left_out]
-    for path in listing.files:
+    others = []
+    for path in list_inside(folder):
         inside = path.relative_to(folder).as_posix()
         name = _find_table(inside)
         if name and _can_be_read(path):
             of_table.setdefault(name, []).append(path)
-        elif inside != SETTINGS and not _ABOUT.match(path.name):
-            others.append(inside)
+        elif inside != SETTINGS:
+            others.append(path)
     for paths in of_table.values():
         tables.check_parts(paths)
     return TableFiles(of_table, others)
@@ -88,11 +90,31 @@ def _can_be_read(path: Path) -> bool:
 
 
 def list_inside(path: Path) -> list[Path]:
-    """Return the files in a folder and below, or the file itself; not hidden files, or notes."""
+    """Return the files in a folder and below in the order of their names, or the file itself.
+
+    Links are followed, into each folder once. Hidden files and notes are left out.
+    """
     if not path.is_dir():
         return [path]
-    listed = list_folder(path, follow_links=True).files
-    return [inside for inside in listed if not _ABOUT.match(inside.name)]
+    files = []
+    visited = set()
+    for parent, folders, names in os.walk(path, followlinks=True, onerror=_refuse_folder):
+        status = Path(parent).stat()
+        if (status.st_dev, status.st_ino) in visited:
+            folders.clear()
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files += [
+            Path(parent, name)
+            for name in names
+            if not name.startswith(".") and not _ABOUT.match(name)
+        ]
+    return sorted(files)
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise DataError(f"{str(error.filename)[:200]} cannot be read: {error.strerror or error}")
 
 
 def find_split(path: Path, folder: Path) -> str:
@@ -144,21 +166,16 @@ def _refuse(name: str, paths: Sequence[Path], folder: Path) -> DataError:
     files = ", ".join(os.path.relpath(path, folder) for path in paths)
     return DataError(
         f"{folder} has {name} of several splits, and it is not known which is meant "
-        f"({files:.300}); {_describe_choice(name)}"
+        f"({files:.300}); {CHOICE}"
     )
-
-
-def _describe_choice(name: str) -> str:
-    key = "judgements = { gold" if name == "judgements" else f"files = {{ {name}"
-    return f'a line `{key} = "NAME" }}` in its benchmark.toml says which'
 
 
 def explain_absence(folder: Path, name: str, files: TableFiles) -> str:
     """Return the message that a folder has no file of a table."""
-    of_tables = [path.name for path in chain(*files.of_table.values())]
-    has = ", ".join(map(tables.abbreviate, sorted([*files.others, *of_tables]))) or "no file"
+    listed = sorted(chain(files.others, *files.of_table.values()))
+    names = (path.relative_to(folder).as_posix() for path in listed)
+    has = ", ".join(map(tables.abbreviate, names)) or "no file"
     return (
         f"{folder} has no {name}: no file that can be read is called {' or '.join(WORDS[name])} "
-        f"(.jsonl, .csv, .tsv, .parquet or in TREC's form); {_describe_choice(name)}: it has "
-        f"{has:.300}"
+        f"(.jsonl, .csv, .tsv, .parquet or in TREC's form); {CHOICE}: it has {has:.300}"
     )
