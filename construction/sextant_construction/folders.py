@@ -66,11 +66,6 @@ def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
     return Listing(sorted(files), sorted(left_out))
 
 
-def leads_outside(path: Path, folder: Path) -> bool:
-    """Return whether a file of a folder is not in it: a link, or something in a linked folder."""
-    return not path.resolve().is_relative_to(folder.resolve())
-
-
 def _list_entries(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if not path.name.startswith(".")]

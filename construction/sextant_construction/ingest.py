@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TextIO
 from sextant import environments
 from sextant.environments.base import Environment
 from sextant.environments.chunking import LIMIT, bert_tokens, chunks, sections
-from sextant.environments.folders import Listing
 from sextant.environments.readers import collections, corpora
 from sextant.environments.readers import files as tables
 from sextant.tools.code_digest import collect_sources
@@ -36,6 +35,7 @@ from sextant_construction import text_cleaning as cleaning
 from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.pages import need
 from sextant_construction.documents.readers import Limits
+from sextant_construction.folders import Listing
 from sextant_construction.row_joining import JoinColumns, Row, join_rows
 from sextant_construction.text_cleaning import CleanSettings, clean_text, compile_pattern
 from sextant_construction.types import BuildSource

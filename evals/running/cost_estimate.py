@@ -1,9 +1,9 @@
 """`--dry-run`: the calls that a run makes at most, and an estimate of their tokens and list price.
 
 The program runs as it is on two of the pending queries, those at a third and two thirds by length,
-with nothing sent. The engine without a model answers in the model's place; bm25 stands in for
-retrievers that would send requests or load weights, which changes which documents are read and
-hardly how long they are. Prompts are counted by OpenAI's o200k_base.
+with nothing sent. The engine without a model answers in the model's place, and bm25 searches in
+that of every retriever, which changes which documents are read and hardly how long they are.
+Prompts are counted by OpenAI's o200k_base.
 
 A query makes as many calls as its program allows (`most_calls`), or as the rehearsal made if the
 parameters determine them; if calls grow with the pool, a query counts as much as its pool is large.
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from sextant.evals.running.request import Request, SharedRequest
 from sextant.evals.running.resolve import ResolvedRequest, try_construct
 from sextant.evals.running.runner import answer_query
 from sextant.programs.base import Program
-from sextant.tools import retrievers, session
+from sextant.tools import session
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, RunIncomplete
 from sextant.tools.models import offline_engine
@@ -49,7 +49,6 @@ from sextant.tools.platform.result_table import ResultTable, render_terminal
 from sextant.tools.pool_kinds import read_kind
 from sextant.tools.process_changes import while_running
 from sextant.tools.records import JsonMapping, JsonObject, Query, Usage
-from sextant.tools.retrievers.base import Retriever
 from sextant.tools.retrievers.lexical.bm25 import BM25
 from sextant.tools.text import TermStatistics
 
@@ -100,12 +99,6 @@ def render_estimate(estimate: JsonObject, subject_lines: Sequence[str] = ()) -> 
         ["largest prompt, tokens of o200k_base", f"{estimate['largest_prompt']:,}"],
         ["window of the model", number(estimate["window"], "{:,}", "unknown")],
     ]
-    for budget in estimate["budgets"]:
-        enough = {True: "will do", None: "cannot be told"}.get(
-            budget["enough"],
-            f"will not do: lasts for about {budget['lasts']} of {queries(estimate['queries'])}",
-        )
-        rows.append([f"{budget['option']} {budget['value']:g}", enough])
     table = ResultTable("", ["to expect", ""], rows)
     notes = [f"price: {estimate['price']}"] if estimate["price"] else []
     return render_terminal(
@@ -126,10 +119,8 @@ def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_ru
     answered = run_folder.read_outcomes(before) if before else {}
     if request.again:
         answered = {query_id: row for query_id, row in answered.items() if row["error"] is None}
-    spent = run_folder.total_usage(answered)
-    pending = [
-        query for query in request.share(environment.queries) if query.query_id not in answered
-    ]
+    asked = request.share(environment.queries)
+    pending = [query for query in asked if query.query_id not in answered]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     return {
         "task": environment.task,
@@ -138,7 +129,7 @@ def forecast(request: Request, opening: Callable[[Request], LoadedRun] = load_ru
         "program": request.program_label,
         "retriever": str(resolved.retriever),
         "answered": len(answered),
-        **extrapolate(request, model, rehearsal, pending, spent),
+        **extrapolate(request, model, rehearsal, pending),
     }
 
 
@@ -147,52 +138,37 @@ def extrapolate(
     model: ConnectedModel,
     rehearsal: RehearsedRun,
     pending: Sequence[Query],
-    spent: Usage,
 ) -> JsonObject:
-    """Return the estimate for all `pending` queries from a rehearsal, and whether budgets suffice,
-    of which `spent` is gone.
-    """
-    rehearsed = [call for calls in rehearsal.calls for call in calls]
+    """Return the estimate for all `pending` queries from a rehearsal."""
+    sizes = {
+        query.query_id: len((query.candidates or set()) - query.excluded) or 1 for query in pending
+    }
+    if not rehearsal.program.pooled:
+        sizes = dict.fromkeys(sizes, 1)
+    share = sum(sizes.values()) / max(1, sum(sizes[query.query_id] for query in rehearsal.queries))
     # More than the program's ceiling were rehearsed if a small window makes it read in several.
-    most = sum(
-        max(len(calls), ceiling or 0)
-        for calls, ceiling in zip_longest(rehearsal.calls, rehearsal.most)
-    )
-    calls = _share(rehearsal, pending) * most
+    most = zip_longest(map(len, rehearsal.calls), rehearsal.most, fillvalue=0)
+    calls = share * sum(max(made, ceiling or 0) for made, ceiling in most)
+    rehearsed = list(chain(*rehearsal.calls))
     repeats = calls / max(1, len(rehearsed))
     is_offline = request.lm == "offline"
     price = None if is_offline else model.price
     # Some models take more a token for long prompts, so calls are priced one by one.
     usd = price and repeats * sum(price.of(call.prompt, 0, call.answer) for call in rehearsed)
-    figures = {
-        "calls": ceil(round(calls, 6)),
-        "input_tokens": round(repeats * sum(call.prompt for call in rehearsed)),
-        "output_tokens": round(repeats * sum(call.answer for call in rehearsed)),
-        "list_usd": 0.0 if is_offline else usd and round(usd, 6),
-    }
-    notes = [_OFFLINE] if is_offline else []
     return {
         "dry_run": True,
         "lm": request.lm,
         "queries": len(pending),
         "rehearsed": [query.query_id for query in rehearsal.queries],
-        **figures,
+        "calls": ceil(round(calls, 6)),
+        "input_tokens": round(repeats * sum(call.prompt for call in rehearsed)),
+        "output_tokens": round(repeats * sum(call.answer for call in rehearsed)),
+        "list_usd": 0.0 if is_offline else usd and round(usd, 6),
         "largest_prompt": max((call.prompt for call in rehearsed), default=0),
         "window": getattr(model.lm, "window", None),
         "price": price and str(price),
-        "budgets": _check_budgets(request, figures, len(pending), spent),
-        "notes": [*notes, *_SOURCES, *rehearsal.notes],
+        "notes": [_OFFLINE] * is_offline + [*_SOURCES, *rehearsal.notes],
     }
-
-
-def _share(rehearsal: RehearsedRun, pending: Sequence[Query]) -> float:
-    """Return how much more all pending queries take than those of the rehearsal."""
-    sizes = dict.fromkeys((query.query_id for query in pending), 1)
-    if rehearsal.program.pooled:
-        for query in pending:
-            sizes[query.query_id] = max(1, len((query.candidates or set()) - query.excluded))
-    rehearsed = sum(sizes[query.query_id] for query in rehearsal.queries)
-    return sum(sizes.values()) / max(1, rehearsed)
 
 
 def find_existing_run(opened: LoadedRun, model: ConnectedModel | None = None) -> Path | None:
@@ -208,22 +184,20 @@ def find_existing_run(opened: LoadedRun, model: ConnectedModel | None = None) ->
     conditions["pool"] = resolved.pool and resolved.pool.config((), environment)
 
     def comparable(config: run_folder.Config) -> str:
-        named = {
-            "retriever": config["retriever"]["name"],
-            "pool": config["pool"] and [read_kind(config), config["pool"]["size"]],
-        }
+        pool = config["pool"] and [read_kind(config), config["pool"]["size"]]
+        named = {"retriever": config["retriever"]["name"], "pool": pool}
         return json.dumps({key: config[key] for key in conditions} | named, sort_keys=True)
 
     for path in sorted(run_folder.run_path(request.runs, conditions).parent.glob("*/config.json")):
-        with suppress(
-            DataError, LookupError
-        ):  # a neighbour that is damaged, or of a version before
+        # A neighbour may be damaged, or of a version before.
+        with suppress(DataError, LookupError):
             config = run_folder.read_config(path.parent)
-            is_same = comparable(config) == comparable(conditions)
-            if is_same and not run_folder.find_changed(path.parent, config):
-                identity = code_identity(resolved, environment)
-                if identity == {key: config[key] for key in identity}:
-                    return path.parent
+            if (
+                comparable(config) == comparable(conditions)
+                and not run_folder.find_changed(path.parent, config)
+                and config.items() >= code_identity(resolved, environment).items()
+            ):
+                return path.parent
     return None
 
 
@@ -232,37 +206,8 @@ def _choose(pending: Sequence[Query]) -> list[Query]:
     ordered = sorted(
         pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id)
     )
-    places = sorted({len(ordered) // 3, len(ordered) * 2 // 3})
-    return [ordered[place] for place in places] if ordered else []
-
-
-def _check_budgets(
-    request: SharedRequest, figures: JsonMapping, pending: int, spent: Usage
-) -> list[JsonObject]:
-    # What earlier sittings used counts.
-    needs = (
-        ("--budget-usd", request.budget_usd, figures["list_usd"], spent.paid_usd or 0.0),
-        ("--budget-calls", request.budget_calls, figures["calls"], spent.calls),
-        (
-            "--budget-tokens",
-            request.budget_tokens,
-            figures["input_tokens"] + figures["output_tokens"],
-            spent.input_tokens + spent.output_tokens,
-        ),
-    )
-    verdicts = []
-    for option, limit, need, spent_before in needs:
-        if limit is not None:
-            remaining = limit - spent_before
-            verdicts.append(
-                {
-                    "option": option,
-                    "value": limit,
-                    "enough": None if need is None else need <= remaining,
-                    "lasts": min(pending, int(pending * remaining / need)) if need else None,
-                }
-            )
-    return verdicts
+    places = {len(ordered) // 3, len(ordered) * 2 // 3}
+    return [ordered[place] for place in sorted(places) if ordered]
 
 
 def rehearse(
@@ -273,42 +218,30 @@ def rehearse(
 ) -> RehearsedRun:
     """Ask the program these queries, and `model` nothing. RunIncomplete if all of them fail."""
     plain = try_construct(resolved.constructor, resolved.values)
-    program = (
-        plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
-    )  # of which nothing is known
+    # Of a program that is none of ours nothing is known.
+    program = plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
     if not queries:
         return RehearsedRun(program, ())
     environment = replace(environment, queries=tuple(queries))
     index = BM25(environment.documents, sextant_home())
-    notes = []
-
-    def build(spec: retrievers.RetrieverSpec) -> Retriever:
-        if not any(
-            part.sends or part.loads_weights or part.needs_lens
-            for _, part in retrievers.iter_classes(spec)
-        ):
-            return retrievers.build(spec, environment.documents, sextant_home())
-        sends = retrievers.find_api_parts(spec) or retrievers.find_lenses(spec)
-        addition = ", and what it sends for its index and searches comes on top" if sends else ""
-        notes.append(f"{spec} is not opened here; bm25 takes its place{addition}")
-        return index
-
-    retriever = build(resolved.retriever)
-    named_retrievers = {name: build(spec) for name, spec in resolved.others.items()}
-    if resolved.pool:
-        environment = resolved.pool.add_to(
-            environment, [build(spec) for spec in resolved.pool.parts]
-        )
-    system = make_system(resolved, environment, retriever, named_retrievers)
+    notes = [
+        f"bm25 takes the place of {spec} here; what that sends, if anything, comes on top"
+        for spec in dict.fromkeys(map(str, resolved.all_retrievers))
+        if spec != "bm25"
+    ]
+    if pool := resolved.pool:
+        environment = pool.add_to(environment, [index for _ in pool.parts])
+    system = make_system(resolved, environment, index, dict.fromkeys(resolved.others, index))
     rehearsal = StandInModel(index.statistics, model).watch(
         system, environment.queries, environment.documents
     )
-    default = resolved.values.get("pool", 0)
+    pool_size = resolved.values.get("pool", 0)
     limit = resolved.limits.get("max_calls", sys.maxsize)
-    most = []
-    for query in environment.queries:
-        ceiling = program.most_calls(len(query.candidates or ()) or default)
-        most.append(ceiling and min(ceiling, limit))
+    ceilings = (
+        program.most_calls(len(query.candidates or ()) or pool_size)
+        for query in environment.queries
+    )
+    most = [ceiling and min(ceiling, limit) for ceiling in ceilings]
     return rehearsal._replace(program=program, notes=[*notes, *rehearsal.notes], most=most)
 
 
@@ -321,14 +254,9 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
     def __init__(self, statistics: Callable[[], TermStatistics], model: ConnectedModel) -> None:
         self.rules = offline_engine.OfflineEngine(statistics)
         super().__init__(offline_engine.VERSION, cache=False, num_retries=0, engine=self.rules)
-        real = model.lm
-        self.window = getattr(real, "window", None)
-        self.limit = getattr(real, "limit", None)
-        # Where the real model is asked for JSON by a schema, so is this one.
-        self.structured = getattr(real, "structured", False)
-        self.server = getattr(real, "server", None)
-        # Where the real model takes tool calls in the protocol's form, so does this one.
-        self.tools = getattr(real, "tools", None) or getattr(real, "transport", None)
+        # So that prompts have the form, and calls of tools the protocol, of the real model's.
+        for name in ("window", "limit", "structured", "server", "tools"):
+            setattr(self, name, getattr(model.lm, name, None))
         self.calls: list[CallTokens] = []  # of the last query
 
     def watch(
@@ -345,13 +273,14 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         failed = []
         for query in queries:
             self.calls = []
+            calls.append(self.calls)
             with while_running(), dspy.context(lm=self, adapter=Adapter(), trace=[]):
                 outcome = contextvars.copy_context().run(answer_query, system, query, documents)
             if isinstance(outcome, Exception):
                 raise outcome
-            failed += [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
-            calls.append(self.calls)
-        if len(failed) == len(calls) > 0:
+            if outcome["error"]:
+                failed.append(f"query {query.query_id}: {outcome['error']}")
+        if failed and len(failed) == len(calls):
             raise RunIncomplete(
                 f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}"
             )
@@ -361,12 +290,10 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         """Answer a predictor."""
         check_room(messages or (), "prompt")  # as the real model does
         self._allow()
-        outputs = super().__call__(prompt, messages=messages, **kwargs)
-        first = outputs[0] if outputs else ""
-        text = str(first.get("text") or "") if isinstance(first, dict) else str(first)
-        self._book(messages or [{"content": prompt}], [], [text])
+        text = self.rules.write()
+        self._book(messages or [{"content": prompt}], text)
         update_call(answer=LastAnswer(text))
-        return outputs
+        return [text] * (kwargs.get("n") or 1)
 
     def converse(self, messages: Sequence[JsonMapping], tools: Sequence[JsonMapping]) -> JsonObject:
         """Answer a turn of a conversation with tools, by the program's rules for the same
@@ -375,46 +302,30 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         self._allow()
         outputs = self.rules.fill().values()
         thought = "\n".join(value for value in outputs if isinstance(value, str))
+        wanted = chain(*(each.tool_calls for each in outputs if isinstance(each, dspy.ToolCalls)))
         calls = [
             {
                 "id": f"call_{len(messages)}_{position}",
                 "name": call.name,
                 "arguments": json.dumps(call.args),
             }
-            for output in outputs
-            if isinstance(output, dspy.ToolCalls)
-            for position, call in enumerate(output.tool_calls)
+            for position, call in enumerate(wanted)
         ]
-        self._book(
-            messages,
-            [json.dumps(list(tools))],
-            [thought, *(value for call in calls for value in call.values())],
-        )
+        written = chain(*(call.values() for call in calls))
+        self._book([*messages, {"content": json.dumps(tools)}], thought, *written)
         return {"content": thought, "tool_calls": calls, "finish": "tool_calls"}
 
     def _allow(self) -> None:
         if payer := session.current():
             payer.allow_call()
 
-    def _book(
-        self,
-        messages: Sequence[JsonMapping],
-        extra_texts: Sequence[str],
-        written: Sequence[str],
-    ) -> None:
-        requested = [
-            tool_call["function"]
-            for message in messages
-            for tool_call in message.get("tool_calls", ())
-        ]
-        texts = [*extra_texts, *(str(message["content"]) for message in messages)]
-        texts += [
-            text for function in requested for text in (function["name"], function["arguments"])
-        ]
-        call = CallTokens(
-            MESSAGE * len(messages) + sum(map(count_tokens, texts)),
-            sum(map(count_tokens, written)),
-        )
-        self.calls.append(call)
+    def _book(self, messages: Sequence[JsonMapping], *written: str) -> None:
+        """Count a call; a message has the text of its calls of tools beside its content."""
+        texts = [str(message["content"]) for message in messages]
+        for message in messages:
+            for call in message.get("tool_calls", ()):
+                texts += [call["function"]["name"], call["function"]["arguments"]]
+        prompt = MESSAGE * len(messages) + sum(map(count_tokens, texts))
+        self.calls.append(CallTokens(prompt, sum(map(count_tokens, written))))
         if payer := session.current():
-            payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))
+            payer.charge(Usage(1, input_tokens=prompt, output_tokens=self.calls[-1].answer))

@@ -51,12 +51,11 @@ def count_agents(
     for _, outcome in chain.from_iterable(
         files.read_lines(folder / name, files.loads, MEND) for name in (OUTCOMES_FILE, LEFT)
     ):
+        reported = usage_from_json(outcome["usage"])
         query_id = outcome["query_id"]
-        usage = usage_from_json(outcome["usage"])
-        if query_id in booked:  # retrievers that send something
-            by_agent = _subtract(usage, booked[query_id])
-            booked[query_id] = _subtract(booked[query_id], usage)
-            usage = by_agent
+        by_retrievers = booked.get(query_id, Usage())  # that send something
+        usage = _subtract(reported, by_retrievers)
+        booked[query_id] = _subtract(by_retrievers, reported)
         if usage == Usage() and outcome["error"] is not None:
             continue  # no agent was started
         if usage == Usage() and program.startswith("served:"):
@@ -68,16 +67,15 @@ def count_agents(
     budget.resume(used_by_all, requests, source=("agents", folder.resolve()))
 
 
-def _subtract(reported: Usage, booked: Usage) -> Usage:
-    """Return `reported` less `booked`; a price that is not known stays unknown."""
+def _subtract(usage: Usage, less: Usage) -> Usage:
+    """Return what budgets count of `usage`, without `less`; an unknown price stays unknown."""
+    paid = usage.paid_usd
     return Usage(
-        calls=max(0, reported.calls - booked.calls),
-        input_tokens=max(0, reported.input_tokens - booked.input_tokens),
-        output_tokens=max(0, reported.output_tokens - booked.output_tokens),
-        paid_usd=None
-        if reported.paid_usd is None
-        else max(0.0, reported.paid_usd - (booked.paid_usd or 0.0)),
-        unmetered=max(0, reported.unmetered - booked.unmetered),
+        calls=max(0, usage.calls - less.calls),
+        input_tokens=max(0, usage.input_tokens - less.input_tokens),
+        output_tokens=max(0, usage.output_tokens - less.output_tokens),
+        paid_usd=None if paid is None else max(0.0, paid - (less.paid_usd or 0.0)),
+        unmetered=max(0, usage.unmetered - less.unmetered),
     )
 
 

@@ -160,6 +160,5 @@ class ModelStage:
                 self._program, chosen, self._documents
             ),
             pending,
-            run_folder.total_usage(before),
         )
         return estimate | {"answered": len(units) - len(unanswered)}

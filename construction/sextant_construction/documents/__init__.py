@@ -9,7 +9,6 @@ one, and "text". Nothing is fetched.
 from collections.abc import Sequence
 from pathlib import Path
 
-from sextant.environments.folders import OUTSIDE, LeftOut, Listing, list_folder
 from sextant.environments.readers import files as tables
 from sextant.environments.readers import raw_files, table_files
 from sextant.environments.readers.raw_files import find_ending
@@ -25,6 +24,7 @@ from sextant_construction.documents.readers import (
     Readers,
 )
 from sextant_construction.documents.reading import PACKAGES
+from sextant_construction.folders import OUTSIDE, LeftOut, Listing, list_folder
 
 # To add one: a row here, and its reader in a file of this folder, which reading.py names.
 FORMS = {

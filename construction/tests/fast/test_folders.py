@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from linked_folder import REASONS, make_linked_folder
 
-from sextant.environments.folders import OUTSIDE, list_folder
+from sextant_construction.folders import OUTSIDE, list_folder
 
 
 @pytest.fixture
@@ -73,19 +73,3 @@ def test_of_random_trees_no_file_is_read_that_is_not_in_the_folder(tmp_path):
             assert link.is_symlink() and (one.reason == OUTSIDE) == (
                 link.exists() and not (os.path.realpath(link) + os.sep).startswith(inside)
             )
-
-
-def test_a_task_says_which_of_its_files_are_outside_of_its_folder(tmp_path):
-    from sextant.environments.readers.collections import read_collection
-
-    task, elsewhere = tmp_path / "task", tmp_path / "elsewhere"
-    task.mkdir()
-    elsewhere.mkdir()
-    (elsewhere / "blob").write_text('{"_id": "d1", "text": "the tides"}\n')
-    (task / "corpus.jsonl").symlink_to(elsewhere / "blob")
-    (task / "queries.jsonl").write_text('{"_id": "q1", "text": "tides"}\n')
-    (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    said = read_collection(task, tmp_path / "home").said
-    assert any(
-        "1 file is outside of the folder" in line and "corpus.jsonl" in line for line in said
-    )

@@ -6,10 +6,10 @@ import pytest
 from building import build, prepare
 from linked_folder import REASONS, SECRET, make_linked_folder
 
-from sextant.environments.folders import OUTSIDE
 from sextant.tools.errors import DataError
 from sextant_construction import __main__ as command
 from sextant_construction import documents
+from sextant_construction.folders import OUTSIDE
 
 
 @pytest.fixture

@@ -301,7 +301,7 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
             "pools.json",
             '"q1":[',
             '"q1":["d7",',
-            "pool of 'q1' has 'd7', which is not in the corpus",
+            "the corpus lacks: 'd7' in the pools",
         ),
         (
             "pools.json",
@@ -310,7 +310,7 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
             "lists of ids, one a query: q1 should be a valid list",
         ),
         ("comparisons.tsv", "Win(1)", "Won", "line 2: label String should match pattern"),
-        ("comparisons.tsv", "d1", "d8", "line 2: the document 'd8' is not in the corpus"),
+        ("comparisons.tsv", "d1", "d8", "line 2: 'd8' is no judged query or document"),
         ("comparisons.tsv", "worse", "bad", "line 2: worse is missing"),
         (
             "twins.json",
@@ -323,7 +323,7 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
             "benchmark.toml",
             '["Win(1)"',
             '["Triplets"',
-            "Triplets is a metric of comparisons, and there are none",
+            "there are no comparisons for the metric Triplets",
         ),
         (
             "benchmark.toml",

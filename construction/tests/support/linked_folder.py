@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from sextant.environments.folders import (
+from sextant_construction.folders import (
     HIDDEN,
     LINKS_READ_AGAIN,
     NO_FILE,

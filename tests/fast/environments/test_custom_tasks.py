@@ -316,14 +316,18 @@ JUDGED = "query-id\tcorpus-id\tscore\n"
 @pytest.mark.parametrize(
     ("judged", "code", "says"),
     [
-        ("q1\td1.0\t1\n", 3, "none of the judged documents (1) is in the corpus: 'd1.0'"),
+        ("q1\td1.0\t1\n", 3, "none of the relevant documents (1) is in the corpus: 'd1.0'"),
         (
             "q1\td1\t0\nq1\tx\t1\n",
             3,
             "none of the relevant documents (1) is in the corpus: 'x'",
         ),
         ("q1\td1\t0\n", 3, "no document is relevant above grade 0"),
-        ("q1\td1\t1\nq1\tx\t1\nq1\ty\t1\n", 0, "2 of 3 judged documents are not in the corpus"),
+        (
+            "q1\td1\t1\nq1\tx\t1\nq1\ty\t1\n",
+            0,
+            "not in the corpus, and never found: 2 of 3 judged documents",
+        ),
         (
             "q1\td1\t1\nq1\td2\t1\nq1\td3 \t1\n",
             0,
@@ -362,7 +366,7 @@ def test_where_all_documents_from_the_level_on_are_missing_it_is_a_mismatch(note
 
 def test_benchmark_toml_says_which_of_several_files_is_meant(notes):
     (notes / "queries_rewritten.jsonl").write_text('{"_id": "q1", "text": "cable railway"}\n')
-    with pytest.raises(DataError, match=r'files = \{ queries = "queries.jsonl" \}'):
+    with pytest.raises(DataError, match=r'files = \{ documents = "NAME", queries = "NAME" \}'):
         environments.load(str(notes))
     environment = environments.load(
         settings(notes, 'files = { queries = "queries_rewritten.jsonl" }')
@@ -376,7 +380,7 @@ def test_benchmark_toml_says_which_of_several_files_is_meant(notes):
         (
             "pools",
             {"q1": ["d1.0"]},
-            "the pool of 'q1' has 'd1.0', .* there is 'd1': write both alike",
+            "the corpus lacks: 'd1.0' in the pools, and 'd1' in the corpus: write both alike",
         ),
         (
             "pools",
@@ -386,7 +390,7 @@ def test_benchmark_toml_says_which_of_several_files_is_meant(notes):
         (
             "excluded",
             {"q1": [" d1"]},
-            "must not: ' d1' in the file, and 'd1' in the corpus: write both alike",
+            "must not: ' d1' in the exclusions, and 'd1' in the corpus: write both alike",
         ),
     ],
 )

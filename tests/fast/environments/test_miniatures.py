@@ -43,9 +43,7 @@ def test_the_table_of_suites_names_the_tasks_that_each_has():
 def test_check_finds_nothing_wrong_and_both_splits_have_queries(task):
     found = {finding.what: finding for finding in run_checks(task, "mini")}
     assert [finding for finding in found.values() if not finding.fine] == []
-    assert found["golden records"].said.startswith("first, tenth and last are as recorded") == (
-        task in RECORDED
-    )
+    assert found["golden records"].said == f"{len(RECORDED[task])} are as recorded"
     assert load(task, "dev").queries and load(task, "test").queries
 
 

@@ -301,7 +301,7 @@ def test_a_ranking_that_ends_before_a_cutoff_is_said(retrieve):
         ("crumb/set_ops", "crumb/legal_qa", "is the folder of another task"),
         ("relic", "birco/datasets/arguana", "is the folder of another task"),
         ("twitter", "obliq/tip-of-tongue/congress", "is the folder of another task"),
-        ("books", "obliq/tip-of-tongue/congress", "neither datasets/ of the release nor a port"),
+        ("books", "obliq/tip-of-tongue/congress", "neither the layout of the release nor a copy"),
     ],
 )
 def test_another_tasks_folder_is_refused(task, place, said):

@@ -114,8 +114,8 @@ def test_a_file_in_another_encoding_and_a_broken_pdf_are_left_out_and_named(tmp_
     (tmp_path / "b.pdf").write_bytes(make_pdf("Harbour notes")[:200])
     (tmp_path / "c.md").write_bytes("# Köln".encode("utf-16"))
     texts, left_out = read(tmp_path, Limits())
-    assert texts == {"c.md": "# Köln"}
-    assert set(left_out) == {"a.md", "b.pdf"}
+    assert texts == {}
+    assert set(left_out) == {"a.md", "b.pdf", "c.md"}
     assert set(left_out.values()) == {"files that cannot be read"}
 
 

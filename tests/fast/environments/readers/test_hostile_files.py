@@ -64,17 +64,17 @@ FILES = {  # what reads the file, its content, and what is said of it: "" where 
     "open quotation marks": (
         read_table,
         "a\tb\n" + '"x"y\t' * 4 * MANY + "\n",
-        "line 2: 400,000 columns where the first line",
+        "line 2: .*; is a quotation mark missing",
     ),
     "a long cell that nothing closes": (
         read_table,
         'a\tb\n1\t"x"y"z' + ('y z "u"s ' * 400 + "\n") * 2000,
-        "line 3: 1 column where the first line names 2",
+        "line 2: .*; is a quotation mark missing",
     ),
     "marks and tabs that close nothing": (
         read_table,
         'a\tb\n1\t"x"y"z' + ('\t"q"r\tb' * 600 + "\n") * 990,
-        "line 2: 1,202 columns where the first line names 2",
+        "line 2: .*; is a quotation mark missing",
     ),
     "a long number": (read_grades, "1" * 4 * MANY + "x", "is not a number up to"),
 }
@@ -104,9 +104,3 @@ def test_a_comment_in_a_section_of_text_is_text_and_a_section_in_a_comment_is_no
         "weirs",
         "a <!-- b --> c e",
     ]
-
-
-def test_a_blank_row_behind_an_open_quotation_mark_is_left_out_as_everywhere(tmp_path):
-    path = tmp_path / "file.tsv"
-    path.write_text('a\tb\n1\t"x\n\t\n2\ty\n')
-    assert [row for _, row in read_table(path)] == [{"a": "1", "b": '"x'}, {"a": "2", "b": "y"}]

@@ -54,35 +54,35 @@ LEFT_OUT = {  # what is in the folder, and the line
     "": ({"README.md": "x", ".hidden": "x", "LICENSE": "x"}, ""),
     "headings in 3 documents": (
         {"corpus.jsonl": lines(LATE)},
-        "1 column (headings in 3 of the documents).",
+        "headings in 3 of the documents.",
     ),
     "an object": (
         {"corpus.jsonl": lines(documents(metadata={"url": "u", "empty": ""}))},
-        "1 column (metadata in 3 of the documents).",
+        "metadata in 3 of the documents.",
     ),
     "a key of the last query": (
         {"queries.jsonl": queries(candidates=["101"], gold_ids=["101"])},
-        "2 columns (candidates in 1 of the queries, gold_ids in 1 of the queries).",
+        "candidates in 1 of the queries, gold_ids in 1 of the queries.",
     ),
     "a column of judgements": (
         {"qrels.tsv": "query-id\tcorpus-id\tscore\trank\n1\t101\t1\t\n2\t103\t1\t4\n"},
-        "1 column (rank in 1 of the judgements).",
+        "rank in 1 of the judgements.",
     ),
     "tags": (
         {
             "docs.trec": "".join(TREC.format(name, TEXTS[name]) for name in TEXTS),
             "corpus.jsonl": "",
         },
-        "1 column (byline in 3 of the documents).",
+        "byline in 3 of the documents.",
     ),
     "files": (
         {"notes.csv": "a", "corpus.pdf": "%PDF", "old/corpus.jsonl": "{}", "corpus.md": "x"},
-        "4 files (corpus.md, corpus.pdf, notes.csv, old/corpus.jsonl).",
+        "the file corpus.md, the file corpus.pdf, the file notes.csv, the file old/corpus.jsonl.",
     ),
     "train beside dev": (
         {f"qrels/{split}.tsv": f"{HEADER}1\t101\t1\n" for split in ("train", "dev")}
         | {"qrels/test.tsv": f"{HEADER}2\t103\t1\n", "qrels.tsv": ""},
-        "1 file (qrels/train.tsv).",
+        "the file qrels/train.tsv.",
     ),
 }
 
@@ -101,7 +101,7 @@ def test_what_no_table_takes_is_in_one_line_of_a_run_and_of_check(kind, put, com
 
 TWICE = {  # what is in the folder, what is refused, and the line of benchmark.toml that decides
     "texts": (
-        {"corpus.jsonl": lines([*documents(), {"_id": "104", "contents": "late"}])},
+        {"corpus.jsonl": lines([*documents(), {"_id": "104", "text": "x", "contents": "late"}])},
         "text and contents could both be the text; --column text=text ",
         'columns = { text = "text+contents" }',
     ),
