@@ -6,14 +6,13 @@ answered during the compilation is on disk, and is not asked again.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sextant.evals.running.evaluate import LoadedRun, load_run, run_request
 from sextant.evals.running.request import Request
 from sextant.evals.scoring.comparison import compare
-from sextant.evals.scoring.statistics import holm
 from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
 from sextant.optimizers.request import CompileRequest
 from sextant.optimizers.setup import CompilationInputs
@@ -49,10 +48,10 @@ def make_run_request(request: CompileRequest, **changes: Any) -> Request:
 
 
 class ComparisonRuns:
-    """Makes the runs of a compilation. They use the budget and the time that are left.
+    """Makes the runs of a compilation and compares them by the metric of the objective.
 
-    The runs of a task on a split are a row: {"task", "split", "folders": system -> folder}. Systems
-    are "as it was", "from the start" and "compiled".
+    They use the budget and the time that are left. The first run of a comparison is of the program
+    as it was, the last of the compiled one.
     """
 
     def __init__(
@@ -66,25 +65,20 @@ class ComparisonRuns:
         self._study = study
         self._kept = kept.digest
         self._parameters = inputs.plan.parameters(inputs.plan.start)
-        before: JsonObject = {"retriever": str(inputs.plan.resolved.retriever)}
-        self._systems = {"as it was": before}
+        self._before: list[JsonObject] = [{}]
         if inputs.request.start and kept.digest != study.start:
-            self._systems["from the start"] = {**before, "compiled": inputs.request.start}
-        compiled: JsonObject = {"compiled": compiled_file}
+            self._before.append({"compiled": inputs.request.start})
+        self._compiled: JsonObject = {"compiled": compiled_file}
         if OBJECTIVE in kept.parameters:
-            compiled["instruction"] = kept.parameters[OBJECTIVE]
-        self._systems["compiled"] = compiled
+            self._compiled["instruction"] = kept.parameters[OBJECTIVE]
 
-    def answer_validation(self) -> list[JsonObject]:
-        """Run the systems on the validation queries of the kept candidate, with the parameters that
-        it was validated with.
+    def on_validation(self, chosen_from: int) -> list[JsonObject]:
+        """Compare on the validation queries of the kept candidate, with the parameters that it was
+        validated with; p is corrected for the number of candidates that it was chosen from.
         """
-        resources = self._inputs.resources
         environments = self._study.training.environments
         validation = self._study.queries(self._kept, "validation")
-        # The offline engine answers again, because no ledger has its answers; it costs nothing.
-        budget = resources.budget if resources.usage_totals else Budget()
-        rows = []
+        asked = {}
         for task, environment in zip(self._inputs.request.tasks, environments, strict=True):
             chosen = [query.query_id for query in validation if query in environment.queries]
             twins = [environment.twins.get(query_id, query_id) for query_id in chosen]
@@ -92,18 +86,14 @@ class ComparisonRuns:
             prefix = f"{environment.task} " if len(environments) > 1 else ""
             query_ids = dict.fromkeys(each.removeprefix(prefix) for each in chosen + twins)
             if query_ids:
-                rows.append(
-                    self._run(
-                        task,
-                        budget,
-                        self._parameters,
-                        **{"split": "dev", "query_ids": tuple(query_ids)},
-                    )
-                )
-        return rows
+                asked[task] = {"split": "dev", "query_ids": tuple(query_ids)}
+        resources = self._inputs.resources
+        # The offline engine answers again, because no ledger has its answers; it costs nothing.
+        budget = resources.budget if resources.usage_totals else Budget()
+        return self._compare(asked, self._parameters, budget, chosen_from)
 
-    def answer_test(self) -> list[JsonObject]:
-        """Run the systems on the test queries of the tasks that are held out.
+    def on_test(self) -> list[JsonObject]:
+        """Compare on the test queries of the tasks that are held out.
 
         A parameter that a task sets by itself is left to each task, unless the request sets it.
         """
@@ -111,55 +101,43 @@ class ComparisonRuns:
         parameters = {
             name: value for name, value in self._parameters.items() if name not in left_to_tasks
         }
-        budget = self._inputs.resources.budget
-        return [self._run(task, budget, parameters) for task in self._inputs.request.held_out_tasks]
+        asked: dict[str, JsonObject] = {task: {} for task in self._inputs.request.held_out_tasks}
+        return self._compare(asked, parameters, self._inputs.resources.budget)
 
-    def compare(self, rows: Sequence[JsonMapping], chosen_from: int = 1) -> JsonObject:
-        """Compare the runs of each row by the metric of the objective.
-
-        Return the comparison of one task that was compiled on; else {"tasks"}, a row for each task
-        with the change from the program as it was to the compiled one, p corrected by Holm. Each p
-        is corrected for the number of candidates that the compiled one was chosen from, too.
+    def _compare(
+        self,
+        asked: Mapping[str, JsonObject],
+        parameters: JsonMapping,
+        budget: Budget,
+        chosen_from: int = 1,
+    ) -> list[JsonObject]:
+        """Run the systems on each task, with the fields that `asked` has for it; return the
+        comparison of each, in which p is corrected for the number of tasks, too.
         """
-        compared = [
-            compare(
-                list(map(Path, row["folders"].values())),
-                [self._study.objective.metric],
-                force="instruction" in self._systems["compiled"],
-                fewest=len(rows) * chosen_from,
-            )
-            for row in rows
-        ]
-        compiled_on = {environment.task for environment in self._study.training.environments}
-        if len(compared) == 1 and compared[0]["task"] in compiled_on:
-            return compared[0]
-        tasks = [
-            comparison["comparisons"][-1]
-            | {"task": comparison["task"], "compiled_on": comparison["task"] in compiled_on}
-            for comparison in compared
-        ]
-        tested = [row for row in tasks if row["wins"] or row["losses"]]
-        for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-            row["p_holm"] = min(1.0, p * chosen_from)
-        return {"tasks": tasks}
-
-    def _run(self, task: str, budget: Budget, parameters: JsonMapping, **fields: Any) -> JsonObject:
-        """Run each system on the queries that `fields` name; `parameters` are of the program before."""
 
         def open_with_budget(run: Request) -> LoadedRun:
             loaded = load_run(run)
             loaded.resources.budget = budget
             return loaded
 
-        fields |= {"task": task, "metrics": (self._study.objective.metric,)}
-        split = fields.get("split", "test")
-        folders = {}
-        for system, changes in self._systems.items():
-            self._inputs.tell(f"{task}, {split} split, {system}")
-            own = {} if system == "compiled" else {"parameters": parameters}
-            request = make_run_request(self._inputs.request, **fields, **own, **changes)
-            result = run_request(request, opening=open_with_budget)
-            if result.problem:
-                raise result.problem
-            folders[system] = str(result.folder)
-        return {"task": task, "split": split, "folders": folders}
+        metrics = (self._study.objective.metric,)
+        retriever = str(self._inputs.plan.resolved.retriever)
+        original = {"retriever": retriever, "parameters": parameters}
+        systems = [*(original | changes for changes in self._before), self._compiled]
+        comparisons = []
+        for task, fields in asked.items():
+            folders = []
+            for changes in systems:
+                request = make_run_request(
+                    self._inputs.request, task=task, metrics=metrics, **fields, **changes
+                )
+                number = f"{len(folders) + 1} of {len(systems)}"
+                self._inputs.tell(f"{task}, {request.split} split, run {number}")
+                result = run_request(request, opening=open_with_budget)
+                if result.problem:
+                    raise result.problem
+                folders.append(result.folder)
+            is_forced = "instruction" in self._compiled
+            tests = len(asked) * chosen_from
+            comparisons.append(compare(folders, metrics, force=is_forced, fewest=tests))
+        return comparisons

@@ -23,7 +23,13 @@ from sextant.optimizers.comparison_runs import ComparisonRuns, write_command
 from sextant.optimizers.request import UNTRAINED, CompileRequest
 from sextant.optimizers.setup import CompilationInputs, compile_with, plan
 from sextant.optimizers.trainset.objective import Objective, make_objective
-from sextant.optimizers.trainset.prompt_leaks import LeakSource, Split, collect_passages, find_leaks
+from sextant.optimizers.trainset.prompt_leaks import (
+    LeakSource,
+    Split,
+    collect_passages,
+    find_leaks,
+    list_texts,
+)
 from sextant.optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, split_dev
 from sextant.programs.compiled import Compiled, get_prompts, write
 from sextant.tools import retrievers, schemas
@@ -34,8 +40,12 @@ from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject, usage_json
 
-# The parts of learnt.json that a compiled file has as well.
-_OF_LEARNT = ("task", "data", "optimizer", "options", "usage", "before", "after", "gain", "code")
+# The parts of learnt.json that a compiled file has as well; they name no place on this machine.
+_ORIGIN = (
+    *("task", "data", "data_fingerprint", "split_digest", "start_digest"),
+    *("optimizer", "options", "seed", "models", "objective", "metric"),
+    *("candidates", "before", "after", "usage", "code"),
+)
 
 
 class CompilationResult(NamedTuple):
@@ -204,14 +214,18 @@ def _conclude(
         run_folder.write(instruction_file, f"{task} = {schemas.to_toml(objective)}\n")
     learnt = {
         **result_summary.summarise(study, best),
-        **_describe(inputs, study, file, instruction_file),
+        **_describe(inputs, study),
+        "compiled": str(file),
+        "instruction": instruction_file and str(instruction_file),
+        "take_up": write_command(inputs, file, instruction_file),
         "code": run_folder.read_config(folder)["code"],
         "stopped": str(problem or ""),
+        "leaks": [],
     }
     compiled = _compiled(inputs, study, best, learnt)
     write(file, compiled)
     _write_learnt(folder, learnt)
-    lines = [json.dumps(asdict(candidate)) + "\n" for candidate in study.candidates.values()]
+    lines = [json.dumps(row) + "\n" for row in result_summary.list_candidates(study)]
     run_folder.write(folder / "candidates.jsonl", "".join(lines))
     try:
         doing = "looking for texts of the test split in the prompts"
@@ -219,13 +233,10 @@ def _conclude(
         if problem is None and learnt["kept"] != "before":
             runs = ComparisonRuns(inputs, study, best, file)
             doing = "on the validation queries"
-            learnt["runs"] = runs.answer_validation()
-            learnt["on_validation"] = runs.compare(learnt["runs"], learnt["gain"]["candidates"])
+            learnt["on_validation"] = runs.on_validation(learnt["candidates"])
             if inputs.request.held_out:
                 doing = "on the test split"
-                tested = runs.answer_test()
-                learnt["runs"] += tested
-                learnt["held_out"] = runs.compare(tested)
+                learnt["held_out"] = runs.on_test()
     except SextantError as error:
         problem = problem or error.saying(f"{doing}: {error}")
     _write_learnt(folder, learnt)
@@ -241,7 +252,7 @@ def _say_next(problem: SextantError, state: str) -> SextantError:
 
 def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -> list[JsonObject]:
     """Return the texts of judged documents and queries that the prompts or the objective repeat."""
-    texts = result_summary.list_texts(compiled)
+    texts = list_texts(compiled)
     if objective:
         texts[OBJECTIVE] = objective
     training = inputs.training
@@ -287,52 +298,38 @@ def _compiled(
         name: replace(prompt, signature=original[name].signature, before=original[name].before)
         for name, prompt in candidate_prompts.items()
     }
-    start = plan.resolved.compiled
-    origin = {
-        **{key: learnt[key] for key in _OF_LEARNT},
-        "data_fingerprint": study.training.environment.fingerprint,
-        "split_digest": study.training.digest,
-        "instruction": inputs.request.instruction,
-        "seed": inputs.request.seed,
-        "start": start and start.digest(),
-        **inputs.describe_models("settings"),
-        "metric": study.objective.metric,
-        "price": study.objective.price,
-    }
     return Compiled(
         inputs.request.program_label,
         plan.parameters(chosen),
         str(retrievers.canonicalize(plan.retriever(chosen))),
         prompts,
-        origin=origin,
+        origin={key: learnt[key] for key in _ORIGIN},
         **study.returned.get(best.digest, {}),
     )
 
 
-def _describe(
-    inputs: CompilationInputs,
-    study: CandidateEvaluator,
-    file: Path,
-    instruction: Path | None,
-) -> JsonObject:
-    """Return the part of learnt.json about the request, the compiled program and its command."""
+def _describe(inputs: CompilationInputs, study: CandidateEvaluator) -> JsonObject:
+    """Return the part of learnt.json that is about the request."""
     request = inputs.request
     training = study.training
+    start = inputs.plan.resolved.compiled
     return {
         "task": training.task,
         "data": hide_folders(training.environment.data),
+        "data_fingerprint": training.environment.fingerprint,
+        "split_digest": training.digest,
         "program": request.program_label,
         "start": request.start and str(request.start),
+        "start_digest": start and start.digest(),
         "optimizer": request.optimizer_label,
         "options": inputs.plan.options,
+        "seed": request.seed,
         "retriever": str(inputs.plan.resolved.retriever),
         "pool": str(inputs.plan.resolved.pool or "") or None,
         **inputs.describe_models("name"),
+        "models": inputs.describe_models("settings"),
         "objective": str(study.objective),
+        "metric": study.objective.metric,
         "queries": {**study.sizes, "left_out": [asdict(query) for query in training.left_out]},
-        "compiled": str(file),
-        "instruction": instruction and str(instruction),
-        "take_up": write_command(inputs, file, instruction),
-        "leaks": [],
         "usage": usage_json(inputs.usage),
     }

@@ -1,36 +1,20 @@
-"""The result of a compilation (optimizers/result_summary.py) as a person reads it, and the list of
-teleprompters.
+"""The result of a compilation as a person reads it: what was kept, what it changes, and the
+comparison of the runs; and the list of teleprompters.
 """
 
 import shlex
-import sys
-from collections.abc import Sequence
 
 from sextant.evals.reporting.comparison_tables import lay_out_comparison
-from sextant.evals.reporting.findings import findings_table, make_finding
 from sextant.evals.run_descriptions import describe_system, describe_task
-from sextant.optimizers.result_summary import shorten
 from sextant.optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from sextant.tools import plugins
 from sextant.tools.errors import UsageError
-from sextant.tools.platform.cli import (
-    line_width,
-    print_json,
-    print_stdout,
-    strip_control_characters,
-)
+from sextant.tools.platform.cli import print_json
 from sextant.tools.platform.number_format import abbreviate, count_of, number, plural, queries
-from sextant.tools.platform.result_table import (
-    DefinitionList,
-    ResultTable,
-    TextBlock,
-    render_terminal,
-    show,
-)
-from sextant.tools.platform.wrapping import command_lines
+from sextant.tools.platform.result_table import CommandLine, DefinitionList, TerminalBlock, show
 from sextant.tools.records import JsonMapping
 
-ROWS = 12  # candidates and leaks that are shown; learnt.json has all
+SHOWN_LEAKS = 12  # learnt.json has all
 
 
 def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
@@ -38,20 +22,10 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
     if as_json:
         print_json(learnt, kept="in learnt.json")
         return
-    blocks: list[TextBlock] = [
-        *_headings(learnt),
-        _candidates(learnt),
-        _gain(learnt),
-        *_changes(learnt),
-        *_leaks_found(learnt),
-        *_footings(learnt),
-    ]
-    compared = learnt.get("held_out") or learnt.get("on_validation")
-    if compared and "tasks" in compared:
-        blocks.append(_tasks(compared["tasks"]))
-    elif compared:
-        blocks += lay_out_comparison(compared)
-    print_stdout(render_terminal(blocks), kept="in learnt.json")
+    blocks = [*_headings(learnt), *_changes(learnt), *_leaks_found(learnt), *_footings(learnt)]
+    for comparison in learnt.get("held_out") or learnt.get("on_validation") or ():
+        blocks += ["", *lay_out_comparison(comparison)]
+    show(blocks, kept="in learnt.json")
 
 
 def show_table(*, as_json: bool) -> None:
@@ -86,97 +60,61 @@ def _accepted_options(row: Teleprompter) -> list[str]:
     accepted = ["--teacher"] * row.teacher + ["--prompt-lm"] * row.proposes
     for option, values in row.options.items():
         # Quoted, because a shell would read `->` as a redirection.
-        single_value = shlex.quote(str(values[0]))
-        levels = "|".join(map(str, values)) if len(set(values)) > 1 else single_value
+        levels = "|".join(shlex.quote(str(value)) for value in dict.fromkeys(values))
         accepted.append(f"-O {option}={levels}")
     return accepted
 
 
-def _tasks(rows: Sequence[JsonMapping]) -> ResultTable:
-    findings = [
-        make_finding(row, task=row["task"] + ("" if row["compiled_on"] else ", not compiled on"))
-        for row in rows
-    ]
-    return findings_table(rows[0]["metric"], findings, "tasks", [])
-
-
-def _headings(learnt: JsonMapping) -> list[str]:
-    queries_of = learnt["queries"]
-    counts = f"{queries_of['train']} train, {queries_of['validation']} validation"
-    if "folds" in queries_of:
-        counts += f", in each of {queries_of['folds']} folds"
-    searched = learnt["pool"] or learnt["retriever"]
-    compiling = f"{learnt['optimizer']}, by {learnt['objective']}"
-    for words, key in (("teacher", "teacher"), ("prompts by", "prompt_lm"), ("from", "start")):
-        if learnt[key] and learnt[key] != learnt["lm"]:
-            compiling += f", {words} {learnt[key]}"
-    return [
+def _headings(learnt: JsonMapping) -> list[TerminalBlock]:
+    sizes = dict(learnt["queries"])
+    left_out = [query["query_id"] for query in sizes.pop("left_out")]
+    counts = ", ".join(f"{count} {part_name}" for part_name, count in sizes.items())
+    names = {"teacher": "teacher", "prompts by": "prompt_lm", "from": "start"}
+    roles = [f", {words} {learnt[key]}" for words, key in names.items() if learnt[key]]
+    before = learnt["before"]
+    kept = {
+        "before": f"no gain{' so far' if learnt['stopped'] else ''}, the program is kept as it was",
+        "start": "nothing is better than the start, which is kept",
+        "compiled": f"candidate {learnt['candidate']} is kept",
+    }
+    lines: list[TerminalBlock] = [
         f"{describe_task({**learnt, 'split': 'dev'})}: {counts}",
-        describe_system({**learnt, "retriever": searched, "compiled": None}),
-        compiling,
+        describe_system(
+            {**learnt, "retriever": learnt["pool"] or learnt["retriever"], "compiled": None}
+        ),
+        f"{learnt['optimizer']}, by {learnt['objective']}{''.join(roles)}",
+        f"{kept[learnt['kept']]}, of {plural(learnt['candidates'], 'other candidate')} on "
+        f"validation: {before['mean']:.4f} to {learnt['after']['mean']:.4f} over "
+        f"{queries(before['queries'])}",
     ]
-
-
-def _candidates(learnt: JsonMapping) -> ResultTable:
-    rows = []
-    for row in learnt["candidates"][:ROWS]:
-        name = row["candidate"]
-        if row["before"] or row["start"]:
-            name += " (before)" if row["before"] else " (start)"
-        if row["candidate"] == learnt["candidate"]:
-            name += " (kept)"
-        content = [f"{key}={shorten(str(value))}" for key, value in row["parameters"].items()]
-        if row["demos"]:
-            content.append(plural(row["demos"], "demo"))
-        # In folds, each candidate has queries of its own; elsewhere an optimizer may give one up.
-        validation, train = (
-            number(measured["mean"], f"{{:.4f}} ({measured['queries']})", "")
-            for measured in (row["validation"], row["train"])
+    if left_out:
+        ids = abbreviate(", ".join(left_out))
+        lines.append(
+            f"dev queries left out as near repeats of test queries: {len(left_out)} ({ids})"
         )
-        change = number(row["change"], "{:+.4f}", "")
-        rows.append([name, validation, change, train, " ".join(content)])
-    notes = []
-    if (hidden_count := len(learnt["candidates"]) - ROWS) > 0:
-        notes.append(f"learnt.json has {plural(hidden_count, 'more candidate')}")
-    heads = ["candidate", "validation (queries)", "change", "train (queries)", "of it"]
-    return ResultTable("", heads, rows, names=(0, 4), notes=notes)
+    if learnt["kept"] != "before" and "on_validation" not in learnt:
+        lines.append("the difference is not tested, because no runs compare the two yet")
+    return lines
 
 
-def _gain(learnt: JsonMapping) -> str:
-    gain = learnt["gain"]
-    if learnt["kept"] == "before":
-        so_far = " so far" if learnt["stopped"] else ""
-        return (
-            f"no gain{so_far}: of {plural(gain['candidates'], 'other candidate')} on validation none "
-            f"is better, so the program is kept as it was"
-        )
-    start = "nothing is better than the start, which is kept; " if learnt["kept"] == "start" else ""
-    interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
-    return (
-        f"{start}validation {learnt['before']['mean']:.4f} to {learnt['after']['mean']:.4f} over "
-        f"{queries(gain['queries'])}: {gain['difference']:+.4f}{interval}, p {gain['p']:.3g}, "
-        f"times {plural(gain['candidates'], 'candidate')} {gain['p_corrected']:.3g}: "
-        f"{'' if gain['significant'] else 'not '}significant"
-    )
-
-
-def _changes(learnt: JsonMapping) -> list[str]:
-    lines = []
-    for name, values in learnt["parameters"].items():
-        old, new = (strip_control_characters(str(value)) or '""' for value in values)
-        lines.append(f"{name}: {old} to {new}")
+def _changes(learnt: JsonMapping) -> list[TerminalBlock]:
+    lines: list[TerminalBlock] = []
+    for name, (old, new) in learnt["parameters"].items():
+        lines.append(f"{name}: {' '.join(str(old).split())} to {new}")
     for name, difference in learnt["changes"].items():
         lines += ["", f"prompt of {name}", *difference.splitlines()]
     return [*lines, ""]
 
 
-def _leaks_found(learnt: JsonMapping) -> list[str]:
+def _leaks_found(learnt: JsonMapping) -> list[TerminalBlock]:
     leaks = sorted(learnt["leaks"], key=lambda leak: leak["split"] != "test")
-    if not leaks:
-        return []
     of_test = sum(leak["split"] == "test" for leak in leaks)
-    lines = [f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"]
-    for leak in leaks[:ROWS]:
+    lines: list[TerminalBlock] = []
+    if leaks:
+        lines.append(
+            f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"
+        )
+    for leak in leaks[:SHOWN_LEAKS]:
         lines.append(
             f"  {leak['piece']} has {plural(leak['length'], 'word')} in a row of the {leak['split']} "
             f'{leak["kind"]} {leak["owner"]}: "{leak["text"][:80]}"'
@@ -184,18 +122,10 @@ def _leaks_found(learnt: JsonMapping) -> list[str]:
     return lines
 
 
-def _footings(learnt: JsonMapping) -> list[str]:
-    width = line_width(sys.stdout)
+def _footings(learnt: JsonMapping) -> list[TerminalBlock]:
     usage = learnt["usage"]
-    lines = []
-    if left_out := learnt["queries"]["left_out"]:
-        ids = abbreviate(", ".join(query["query_id"] for query in left_out))
-        lines.append(
-            f"dev queries left out as near repeats of test queries: {len(left_out)} ({ids})"
-        )
-    if looks := learnt["looks"]:
-        lines.append(f"looks at the test queries with {learnt['program']} so far: {looks}")
-    lines += [
+    lines: list[TerminalBlock] = [
+        f"looks at the test queries with {learnt['program']} so far: {learnt['looks']}",
         f"{count_of(usage['calls'], 'call')}, {count_of(usage['input_tokens'], 'token')} in, "
         f"{usage['output_tokens']} out, {number(usage['list_usd'], '${:.4f}', 'price unknown')}, "
         f"{learnt['seconds']:.1f} s",
@@ -204,11 +134,9 @@ def _footings(learnt: JsonMapping) -> list[str]:
     if instruction := learnt["instruction"]:
         lines.append(f"what queries say of the task: {instruction}")
     if learnt["kept"] != "before" and not learnt.get("held_out"):
-        lines += command_lines("take it up with:", learnt["take_up"], width)
-    force = " --force" if learnt["instruction"] else ""
-    for row in learnt.get("runs", ()):
-        folders = shlex.join(row["folders"].values())
-        lines.append(f"runs of {row['task']}, {row['split']} split: {', '.join(row['folders'])}")
-        lines += command_lines("  look at them:", f"sextant view {folders}", width)
-        lines += command_lines("  compare them:", f"sextant compare {folders}{force}", width)
+        lines.append(CommandLine("take it up with:", learnt["take_up"]))
+    for comparison in (*learnt.get("on_validation", ()), *learnt.get("held_out", ())):
+        folders = shlex.join([comparison["baseline"], *comparison["runs"]])
+        lead = f"runs of {comparison['task']}, {comparison['split']} split:"
+        lines.append(CommandLine(lead, f"sextant view {folders}"))
     return lines

@@ -1,23 +1,21 @@
-"""The result of a compilation as data: the candidate that is kept, and its gain.
+"""The candidate that a compilation keeps, and how it differs from the program as it was.
 
 The candidate that is kept has the highest mean on the validation queries, of the candidates that
 were evaluated on all of them. Of equal candidates the program before is kept, because a longer
 prompt costs more; then the start of the optimizer, then its own candidate, then the candidate that
-used the fewest tokens. The gain is tested on the same queries, paired, and its p is multiplied by
-the number of candidates that were tried on any of them (Bonferroni): choosing among many candidates
-is itself a way to gain. The runs that follow are compared in comparison_runs.py.
+used the fewest tokens. Left out: a test of the gain, which is that of the runs that follow
+(comparison_runs.py).
 """
 
 import difflib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict
 
-from sextant.evals.scoring.statistics import ALPHA, estimate_mean, run_tests, subtract_columns
 from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
-from sextant.optimizers.trainset.demonstrations import texts_in
-from sextant.programs.compiled import Compiled, Prompt
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.programs.compiled import Prompt
+from sextant.tools.platform.number_format import abbreviate
+from sextant.tools.records import JsonObject
 
 SHORT = 160  # characters of a field's description and of a demonstration in the diff
 
@@ -45,87 +43,23 @@ def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
     return max(complete, key=rank, default=None)
 
 
-def measure_gain(study: CandidateEvaluator, digest: str) -> JsonObject:
-    """Return the paired difference to the program before, on the candidate's validation queries."""
-    before = study.values(study.before, "validation", digest)
-    after = study.values(digest, "validation")
-    # The program before is compared with, not chosen. Candidates that were given up after a part of
-    # the queries count, too.
-    tried = [tried for tried in study.candidates if study.scores(tried, "validation")]
-    chosen_from = len(tried) - 1
-    [result] = run_tests([[subtract_columns(before, after)]], max(1, chosen_from))
-    return {
-        **result._asdict(),
-        "candidates": chosen_from,
-        "p_corrected": result.p_holm,
-        "significant": result.difference > 0 and result.p_holm < ALPHA,
-    }
-
-
-def measure_candidate(
-    study: CandidateEvaluator, digest: str, part_name: str, like: str = ""
-) -> JsonObject:
-    """Return the mean of a candidate's values, its 95 % interval, and the number of queries.
-
-    `like` is another candidate, on whose queries of the part the values are taken.
-    """
-    values = study.values(digest, part_name, like)
-    summary: JsonObject = dict.fromkeys(("mean", "low", "high"))
-    if values:
-        summary = estimate_mean([values])._asdict()
-    return {**summary, "queries": len(values)}
-
-
-def list_candidates(study: CandidateEvaluator, kept: str) -> list[JsonObject]:
-    """Return a row for each candidate with evaluations: the kept one, then the best on validation first.
-
-    A candidate without is a teacher's or a sampled state.
-    """
-    rows: list[JsonObject] = []
-    for digest, candidate in study.candidates.items():
-        is_whole = study.is_whole(digest, "validation")
-        row: JsonObject = {
-            "candidate": digest,
-            "before": digest == study.before,
-            "start": digest == study.start,
-            "returned": digest in study.returned,
-            "whole": is_whole,
-            "change": study.change(digest) if is_whole else None,
-            "validation": measure_candidate(study, digest, "validation"),
-            "train": measure_candidate(study, digest, "train"),
-            "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
-            "parameters": dict(candidate.parameters),
-        }
-        if row["validation"]["queries"] or row["train"]["queries"]:
-            rows.append(row)
-
-    def place(row: JsonMapping) -> tuple[Any, ...]:
-        # Candidates with all validation queries come first: a mean over three queries is no rival of
-        # a mean over fifty. The order in which equal ones came may depend on which thread was first.
-        return (
-            row["candidate"] != kept,
-            not row["whole"],
-            -(row["change"] or 0.0),
-            -(row["validation"]["mean"] or 0.0),
-            -(row["train"]["mean"] or 0.0),
-            row["candidate"],
-        )
-
-    return sorted(rows, key=place)
-
-
 def summarise(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
-    """Return the part of learnt.json that the evaluations tell."""
+    """Return the part of learnt.json that the evaluations tell of the `candidate` that is kept.
+
+    The means are of the objective, over the candidate's validation queries.
+    """
     digest = candidate.digest
     before = study.candidates[study.before]
     old_values = {OBJECTIVE: study.training.train[0].objective, **before.parameters}
+    # Candidates that were given up after a part of the queries count, too: choosing among many is
+    # itself a way to gain.
+    tried = [each for each in study.candidates if study.scores(each, "validation")]
     return {
         "kept": {study.start: "start", study.before: "before"}.get(digest, "compiled"),
         "candidate": digest,
-        "before": measure_candidate(study, study.before, "validation", digest),
-        "after": measure_candidate(study, digest, "validation"),
-        "gain": measure_gain(study, digest),
-        "candidates": list_candidates(study, digest),
+        "candidates": len(tried) - 1,
+        "before": _measure(study, study.before, digest),
+        "after": _measure(study, digest, digest),
         "changes": _changed_prompts(before, candidate),
         "parameters": {
             name: [old_values[name], value]
@@ -135,55 +69,42 @@ def summarise(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
     }
 
 
+def list_candidates(study: CandidateEvaluator) -> Iterator[JsonObject]:
+    """Yield what candidates.jsonl has of each state that was evaluated, with its means so far."""
+    for digest, candidate in study.candidates.items():
+        means = {
+            part_name: _measure(study, digest, digest, part_name)
+            for part_name in study.parts
+            if study.scores(digest, part_name)
+        }
+        yield {**asdict(candidate), **means}
+
+
+def _measure(
+    study: CandidateEvaluator, digest: str, like: str, part_name: str = "validation"
+) -> JsonObject:
+    values = study.values(digest, part_name, like)
+    return {"mean": sum(values) / len(values), "queries": len(values)}
+
+
 def _changed_prompts(before: Candidate, after: Candidate) -> dict[str, str]:
     """Return the differences of prompts as text, by predictor; none if the predictors differ."""
-    if before.prompts.keys() != after.prompts.keys():
-        return {}
     changes = {}
-    for name, prompt in after.prompts.items():
-        difference = list(
-            difflib.unified_diff(_lines(before.prompts[name]), _lines(prompt), lineterm="", n=1)
-        )
-        if difference:
-            # Without the two lines that name the sides.
-            changes[name] = "\n".join(difference[2:])
+    if before.prompts.keys() == after.prompts.keys():
+        for name, prompt in after.prompts.items():
+            old, new = _lines(before.prompts[name]), _lines(prompt)
+            if old != new:
+                # Without the two lines that name the sides.
+                difference = list(difflib.unified_diff(old, new, lineterm="", n=1))[2:]
+                changes[name] = "\n".join(difference)
     return changes
 
 
 def _lines(prompt: Prompt) -> list[str]:
     lines = prompt.instructions.splitlines()
     for name, text in prompt.descriptions.items():
-        lines.append(f"{name}: {shorten(text)}")
+        lines.append(abbreviate(f"{name}: {' '.join(text.split())}", SHORT))
     for demo in prompt.demos:
         told = {name: value for name, value in demo.items() if name != "objective"}
-        lines.append(f"demonstration: {shorten(told)}")
+        lines.append(abbreviate(f"demonstration: {json.dumps(told, ensure_ascii=False)}", SHORT))
     return lines
-
-
-def shorten(value: Any) -> str:
-    """Return a value on a line, with `SHORT` characters at most before an ellipsis."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    line = " ".join(text.split())
-    return line if len(line) <= SHORT else f"{line[:SHORT]}..."
-
-
-def list_texts(compiled: Compiled) -> dict[str, str]:
-    """Return the texts of a compiled program by name, for the search for leaks."""
-    texts: dict[str, str] = {}
-
-    def add(piece: str, demos: Sequence[JsonMapping]) -> None:
-        for number, demo in enumerate(demos, start=1):
-            texts[f"{piece} {number}"] = "\n".join(texts_in({**demo, "objective": ""}))
-
-    for name, prompt in compiled.prompts.items():
-        texts[f"{name} instructions"] = "\n".join(
-            [prompt.instructions, *prompt.descriptions.values()]
-        )
-        add(f"{name} demo", prompt.demos)
-    for neighbour in compiled.neighbours:
-        for name, demos in neighbour.demos.items():
-            add(f"{name} of {neighbour.query_id}, demo", demos)
-    for number, member in enumerate(compiled.members, start=1):
-        for name, text in list_texts(member).items():
-            texts[f"member {number}, {name}"] = text
-    return texts

@@ -15,9 +15,10 @@ from itertools import chain
 from typing import Literal
 
 from sextant.environments.base import Environment
-from sextant.optimizers.trainset.demonstrations import relevant_documents
+from sextant.optimizers.trainset.demonstrations import relevant_documents, texts_in
+from sextant.programs.compiled import Compiled
 from sextant.tools.corpus import indexed_text
-from sextant.tools.records import Query
+from sextant.tools.records import JsonMapping, Query
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 # Longest run, in words, that counts as chance. Instructions of our programs share at most 6 words
@@ -85,3 +86,25 @@ def collect_passages(
         yield LeakSource(
             "gold document", split, doc_id, indexed_text(environment.documents[doc_id])
         )
+
+
+def list_texts(compiled: Compiled) -> dict[str, str]:
+    """Return the texts of a compiled program by name, without the objective in demonstrations."""
+    texts: dict[str, str] = {}
+
+    def add(piece: str, demos: Sequence[JsonMapping]) -> None:
+        for number, demo in enumerate(demos, start=1):
+            texts[f"{piece} {number}"] = "\n".join(texts_in({**demo, "objective": ""}))
+
+    for name, prompt in compiled.prompts.items():
+        texts[f"{name} instructions"] = "\n".join(
+            [prompt.instructions, *prompt.descriptions.values()]
+        )
+        add(f"{name} demo", prompt.demos)
+    for neighbour in compiled.neighbours:
+        for name, demos in neighbour.demos.items():
+            add(f"{name} of {neighbour.query_id}, demo", demos)
+    for number, member in enumerate(compiled.members, start=1):
+        for name, text in list_texts(member).items():
+            texts[f"member {number}, {name}"] = text
+    return texts

@@ -10,7 +10,6 @@ import dspy
 import pytest
 
 import sextant.optimizers.candidate_evaluator
-from sextant.evals.scoring.statistics import paired
 from sextant.optimizers import result_summary
 from sextant.optimizers.candidate_evaluator import CandidateEvaluator, Rollout
 from sextant.optimizers.setup import _quiet
@@ -218,27 +217,18 @@ def test_no_key_that_a_provider_repeats_is_in_the_log(tmp_path, monkeypatch):
     )
 
 
-def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
+def test_candidates_that_were_given_up_half_way_count_and_are_not_kept(study):
     count = len(study.parts["validation"])
     plain, better = [0.1] * count, [0.3 + 0.01 * place for place in range(count)]
-    values = [
-        plain,
-        better,
-        better[: count // 2],
-        [0.0],
-        [],
-    ]  # the last was never evaluated: a teacher's
+    # The last was never evaluated: a teacher's.
+    values = [plain, better, better[: count // 2], [0.9], []]
     again, candidates = evaluated(study, values)
     assert result_summary.choose_candidate(again) == candidates[1]
-    found = result_summary.measure_gain(again, candidates[1].digest)
-    p = paired(plain, better).p
-    assert (
-        found["candidates"] == 3
-        and found["p"] == p
-        and found["p_corrected"] == pytest.approx(3 * p)
-    )
-    rows = {row["candidate"]: row["whole"] for row in result_summary.list_candidates(again, "")}
-    assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
+    found = result_summary.summarise(again, candidates[1])
+    assert found["kept"] == "compiled" and found["candidates"] == 3
+    assert found["before"] == {"mean": pytest.approx(0.1), "queries": count}
+    means = [row.get("validation") for row in result_summary.list_candidates(again)]
+    assert means[3:] == [{"mean": 0.9, "queries": 1}, None]
 
 
 def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of(training):
@@ -263,26 +253,14 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
         assert len(study.scores(one.digest, "validation")) == len(others)
         assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
     assert len(study.scores(plain, "validation")) == len(folded.train)
-    assert (
-        result_summary.choose_candidate(study) == made[0]
-        and result_summary.measure_gain(study, made[0].digest)["wins"] == sizes[1] + sizes[2]
-    )
-    assert {row["candidate"] for row in result_summary.list_candidates(study, plain)} == {
-        plain,
-        *(one.digest for one in made),
-    }
+    assert result_summary.choose_candidate(study) == made[0]
+    found = result_summary.summarise(study, made[0])
+    assert found["before"]["queries"] == found["after"]["queries"] == sizes[1] + sizes[2]
 
 
-def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(study):
+def test_of_candidates_that_are_as_good_the_program_before_is_kept(study):
     count = len(study.parts["validation"])
     again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
     assert min(one.digest for one in candidates) != candidates[0].digest
     best = result_summary.choose_candidate(again)
-    found = result_summary.summarise(again, best)
-    assert best == candidates[0] and found["kept"] == "before"
-    shown = [row["candidate"] for row in found["candidates"]]
-    assert shown == [
-        best.digest,
-        *sorted(one.digest for one in candidates[1:6]),
-        candidates[6].digest,
-    ]
+    assert best == candidates[0] and result_summary.summarise(again, best)["kept"] == "before"

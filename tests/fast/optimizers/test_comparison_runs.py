@@ -34,43 +34,47 @@ def scored(folder):
 
 def counted(learnt):
     """The runs on validation, each with its number of queries."""
-    rows = [row for row in learnt["runs"] if row["split"] == "dev"]
     return [
-        (row["task"], system, len(scored(folder)))
-        for row in rows
-        for system, folder in row["folders"].items()
+        (compared["task"], len(scored(folder)))
+        for compared in learnt["on_validation"]
+        for folder in folders(compared)
     ]
+
+
+def folders(compared):
+    """The runs of a comparison: of the program as it was, and of the compiled one."""
+    return [compared["baseline"], *compared["runs"]]
 
 
 def test_runs_on_validation_have_the_values_that_candidates_were_chosen_by(compiles):
     learnt = json.loads(compiles(*TUNED, "--json", optimizer="tune").out)
-    assert counted(learnt) == [("congress", "as it was", 6), ("congress", "compiled", 6)]
+    assert counted(learnt) == [("obliq/congress", 6)] * 2
     ties = 0.01  # of R@100, which candidates are chosen by, too
-    folders = learnt["runs"][0]["folders"].values()
-    for folder, key in zip(folders, ("before", "after"), strict=True):
+    [compared] = learnt["on_validation"]
+    for folder, key in zip(folders(compared), ("before", "after"), strict=True):
         mean = fmean(scored(folder).values())
         assert mean == pytest.approx(learnt[key]["mean"], abs=ties)
-    [row] = learnt["on_validation"]["comparisons"]
-    assert row["difference"] == pytest.approx(learnt["gain"]["difference"], abs=ties)
+    [row] = compared["comparisons"]
+    assert row["tests"] == learnt["candidates"] and row["p_holm"] >= row["p"]
 
 
 def test_each_of_several_tasks_has_runs_on_its_own_validation_queries(compiles):
     tasks = "congress,legal_qa"
     learnt = json.loads(compiles(*TUNED, "--json", task=tasks, optimizer="tune").out)
     assert counted(learnt) == [
-        ("congress", "as it was", 6),
-        ("congress", "compiled", 6),
-        ("legal_qa", "as it was", 1),
-        ("legal_qa", "compiled", 1),
+        ("obliq/congress", 6),
+        ("obliq/congress", 6),
+        ("crumb/legal_qa", 1),
+        ("crumb/legal_qa", 1),
     ]
 
 
 def test_the_commands_that_are_printed_show_the_runs(compiles, command_of, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     result = compiles(*TUNED, "--held-out", optimizer="tune")
-    found = re.findall(r"^runs of congress, (\w+) split: as it was, compiled$", result.out, re.M)
-    assert found == ["dev", "test"]
-    commands = re.findall(r"^  compare them: sextant compare (.*)$", result.out, re.M)
+    commands = re.findall(
+        r"^runs of obliq/congress, \w+ split: sextant view (.*)$", result.out, re.M
+    )
     for command, queries in zip(commands, (6, 24), strict=True):
         compared = command_of(compare)(*shlex.split(command), "--json")
         assert compared.code == 0, compared.err
@@ -91,14 +95,14 @@ def test_nothing_is_sent_for_the_runs_on_validation(server, compiles):
     words = ("--lm", server.spec, "-O", "drafts=1", "--limit", "8", "--json")
     done = compiles(*words, program="query_to_doc", optimizer="objective")
     learnt = json.loads(done.out)
-    assert learnt["kept"] == "compiled" and len(learnt["runs"]) == 1, done.err
+    assert learnt["kept"] == "compiled" and len(learnt["on_validation"]) == 1, done.err
     assert learnt["usage"]["calls"] == len(server.requests)
-    assert fmean(scored(learnt["runs"][0]["folders"]["compiled"]).values()) > 0.2
+    assert fmean(scored(learnt["on_validation"][0]["runs"][0]).values()) > 0.2
 
 
 def test_a_compilation_without_a_gain_leaves_no_runs(compiles):
     done = compiles("--limit", "4", "-P", "hops=1", "--json", optimizer="labeled")
-    assert "runs" not in json.loads(done.out)
+    assert "on_validation" not in json.loads(done.out)
     assert all(file.startswith("compiled/") for file in done.files)
 
 

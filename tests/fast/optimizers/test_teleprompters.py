@@ -57,8 +57,7 @@ def test_the_guides_example_compiles_as_it_is_printed(compiles, own):
     learnt = json.loads(result.out)
     assert learnt["optimizer"] == "few_shot.py:few_shot"
     assert learnt["options"] == {"k": 1, "threshold": 0.1}
-    returned = [row for row in learnt["candidates"] if row["returned"]]
-    assert returned and returned[0]["demos"] >= 1
+    assert learnt["candidates"] == 1
     assert read(Path(learnt["compiled"])).origin["optimizer"] == "few_shot.py:few_shot"
 
 
@@ -67,9 +66,9 @@ def test_a_program_or_a_class_like_dspys_is_evaluated_as_a_candidate(name, compi
     result = compiles("--json", *SMALL, optimizer=own(name))
     assert result.code == 0, result.err
     learnt = json.loads(result.out)
-    assert sum(row["returned"] for row in learnt["candidates"]) == 1
-    again = compiles("--json", *SMALL, optimizer=own(name))
-    assert json.loads(again.out)["candidates"] == learnt["candidates"], "nothing is made again"
+    assert learnt["candidates"] == 1
+    again = json.loads(compiles("--json", *SMALL, optimizer=own(name)).out)
+    assert again | {"seconds": 0} == learnt | {"seconds": 0}
 
 
 @pytest.mark.parametrize(

