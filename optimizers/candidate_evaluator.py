@@ -17,10 +17,10 @@ import json
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from types import MethodType
 from typing import Any
 
@@ -29,21 +29,20 @@ import dspy
 from sextant.evals.run_folder import Outcome
 from sextant.evals.running.runner import OUTAGE, answer_query
 from sextant.evals.scoring.metrics import ranking_of
-from sextant.optimizers.request import CompileRequest
 from sextant.optimizers.trainset.demonstrations import to_example, trim_traced_call
 from sextant.optimizers.trainset.feedback import feedback
 from sextant.optimizers.trainset.objective import Objective, QueryScore
 from sextant.optimizers.trainset.splits import Trainset
 from sextant.programs.compiled import Prompt, get_prompts
-from sextant.tools import schemas
 from sextant.tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
 from sextant.tools.platform import number_format
-from sextant.tools.records import JsonMapping, JsonObject, Query, Trace, total, usage_from_json
+from sextant.tools.records import JsonMapping, JsonObject, Query, total, usage_from_json
 
 # The key of the objective among a candidate's parameters.
 OBJECTIVE = "--instruction"
+PARTS = ("train", "validation")
 PAUSE = 15.0  # seconds between lines of progress while no candidate is finished
 
 
@@ -66,11 +65,13 @@ class Rollout(dspy.Prediction):
     candidate: str = ""  # its digest
     evaluation: QueryScore = None  # type: ignore[assignment]
     outcome: Outcome | None = None  # where the predictors' calls are wanted; a trace may be large
-    outputs: Mapping[str, Sequence[str]] = {}  # output fields, by predictor
 
 
 class CandidateEvaluator:
-    """Evaluates the states of a program on the training queries. Threads share it."""
+    """Evaluates the states of a program on the training queries. Threads share it.
+
+    An undivided dev split is trained on in fold 0 and validated in fold 1.
+    """
 
     def __init__(
         self,
@@ -82,20 +83,27 @@ class CandidateEvaluator:
     ) -> None:
         self.training = training
         self.objective = objectives[0]
-        self._objectives: dict[str, Objective] = {}  # by query id
-        usable = set[str]()
-        for objective in objectives:
-            queries = objective.environment.queries
-            self._objectives |= {query.query_id: objective for query in queries}
-            usable |= {query.query_id for query in objective.usable(queries)}
-        self.parts: dict[str, tuple[Query, ...]] = {}
-        self._queries: dict[str, Query] = {}
-        for part_name in ("train", "validation"):
-            self.parts[part_name] = tuple(
-                query for query in getattr(training, part_name) if query.query_id in usable
-            )
-            self._queries |= {query.query_id: query for query in self.parts[part_name]}
-        self._dev = self.parts["train"]  # all queries, with folds
+        # By query id.
+        self._objectives = {
+            query.query_id: objective
+            for objective in objectives
+            for query in objective.environment.queries
+        }
+        usable = {
+            query.query_id
+            for objective in objectives
+            for query in objective.usable(objective.environment.queries)
+        }
+        # In the order in which they are trained on.
+        dev = {query.query_id: query for query in (*training.train, *training.validation)}
+        self._queries = {query_id: query for query_id, query in dev.items() if query_id in usable}
+        trained = {query.query_id for query in training.train}
+        self._fold_of = training.fold_of or {
+            query_id: int(query_id not in trained) for query_id in dev
+        }
+        self.folds = sorted({*training.fold_of.values()}) or [0]  # to train on in turn
+        # That is trained on now; at first none of several, so that all queries validate.
+        self.fold = -1 if training.fold_of else 0
         # The rank up to which a document is well ranked.
         self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
         # Digests of the program as it is, and of the candidate that an optimizer starts from.
@@ -104,8 +112,6 @@ class CandidateEvaluator:
         # Digests of the candidates that an optimizer returned, with their parts that are no prompts.
         self.returned: dict[str, JsonMapping] = {}
         self.candidates: dict[str, Candidate] = {}  # in the order in which they came
-        self.fold = 0
-        self.fold_of = dict(training.fold_of)
         # The folds in which an optimizer evaluated a candidate, by its digest.
         self._made_in: dict[str, set[int]] = {}
         # By candidate and query: the student's, as in a run.
@@ -131,6 +137,11 @@ class CandidateEvaluator:
         program.forward = MethodType(forward, program)
         return program
 
+    @property
+    def parts(self) -> dict[str, tuple[Query, ...]]:
+        """The queries of "train" and "validation" in the present fold."""
+        return {part_name: self._take({self.fold}, part_name) for part_name in PARTS}
+
     def examples(self, part_name: str) -> list[dspy.Example]:
         """Return the queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
         return [to_example(query) for query in self.parts[part_name]]
@@ -143,28 +154,21 @@ class CandidateEvaluator:
         pred_name: str | None = None,
         pred_trace: Any = None,
     ) -> Any:
-        """DSPy's metric: the objective's value; with words for a predictor, as GEPA asks, or "" for all of them."""
+        """DSPy's metric: the objective's value; with words if `pred_name` is not None, as GEPA asks."""
         if pred_name is None:
             return pred.evaluation.value
-        return dspy.Prediction(
-            score=pred.evaluation.value, feedback=self._feedback(pred, pred_name)
-        )
+        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred))
 
-    def _feedback(self, rollout: Rollout, predictor: str) -> str:
+    def _feedback(self, rollout: Rollout) -> str:
         outcome = rollout.outcome
-        if (
-            outcome is None
-            or (query := self._queries[outcome["query_id"]]) not in self.parts["train"]
-        ):
-            return ""  # nothing is learnt from the judgements that candidates are chosen by
+        # Nothing is learnt from the judgements that candidates are chosen by.
+        if outcome is None or self._fold_of[outcome["query_id"]] != self.fold:
+            return ""
         return feedback(
-            query,
-            schemas.build_dataclass(Trace, {"query_id": query.query_id, **outcome["trace"]}),
-            ranking_of(outcome),
-            self._objectives[query.query_id].environment,
+            self._queries[outcome["query_id"]],
+            outcome,
+            self._objectives[outcome["query_id"]].environment,
             cutoff=self._cutoff,
-            error=outcome["error"] or "",
-            outputs=rollout.outputs.get(predictor, ()),
         )
 
     # -- candidates and their values
@@ -179,26 +183,17 @@ class CandidateEvaluator:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of queries to train on and to validate; with folds, of each, or one more."""
-        if not self.fold_of:
-            return {part_name: len(queries) for part_name, queries in self.parts.items()}
-        query_count = len(self._dev)
-        folds = len(set(self.fold_of.values()))
-        validation = query_count - math.ceil(query_count / folds)
-        return {"train": query_count // folds, "validation": validation, "folds": folds}
-
-    def take_fold(self, fold: int) -> None:
-        """Train on one fold from now on, and validate on the others; does nothing without folds."""
-        self.fold = fold
-        if self.fold_of:
-            self.parts = {part_name: self._take({fold}, part_name) for part_name in self.parts}
+        """The number of queries to train on and to validate; with folds, of both together."""
+        if len(self.folds) > 1:
+            return {"dev": len(self._queries), "folds": len(self.folds)}
+        return {part_name: len(queries) for part_name, queries in self.parts.items()}
 
     def queries(self, digest: str, part_name: str) -> tuple[Query, ...]:
         """Return the queries of a part.
 
         With folds, "train" is the folds that the candidate was compiled on, and "validation" the others.
         """
-        if not self.fold_of:
+        if len(self.folds) == 1:
             return self.parts[part_name]
         is_given = digest in (self.before, self.start)
         return self._take(set() if is_given else self._made_in[digest], part_name)
@@ -206,8 +201,8 @@ class CandidateEvaluator:
     def _take(self, folds: set[int], part_name: str) -> tuple[Query, ...]:
         return tuple(
             query
-            for query in self._dev
-            if (self.fold_of[query.query_id] in folds) == (part_name == "train")
+            for query_id, query in self._queries.items()
+            if (self._fold_of[query_id] in folds) == (part_name == "train")
         )
 
     def scores(self, digest: str, part_name: str, like: str = "") -> dict[str, QueryScore]:
@@ -225,20 +220,13 @@ class CandidateEvaluator:
         """Whether a candidate was evaluated on every query of a part."""
         return 0 < len(self.scores(digest, part_name)) == len(self.queries(digest, part_name))
 
-    def values(self, digest: str, part_name: str, like: str = "") -> list[float]:
-        """Return the values of `scores`, weighed so that their mean is the mean over tasks."""
-        scores = self.scores(digest, part_name, like)
-        task_of = {query_id: self._objectives[query_id].environment.task for query_id in scores}
-        queries_of = Counter(task_of.values())
-        return [
-            score.value * (len(scores) / (len(queries_of) * queries_of[task_of[query_id]]))
-            for query_id, score in scores.items()
-        ]
-
     def mean(self, digest: str, part_name: str, like: str = "") -> float:
         """Return the mean over tasks of the objective's values, for a candidate with evaluations."""
-        values = self.values(digest, part_name, like)
-        return sum(values) / len(values)
+        values: dict[str, list[float]] = {}  # by task
+        for query_id, score in self.scores(digest, part_name, like).items():
+            task = self._objectives[query_id].environment.task
+            values.setdefault(task, []).append(score.value)
+        return fmean(map(fmean, values.values()))
 
     def change(self, digest: str) -> float:
         """Return the gain of a candidate over the program before, on its own validation queries."""
@@ -273,12 +261,10 @@ class CandidateEvaluator:
                 raise AbortCompilation(self._ending)
             try:
                 return self._evaluate(program, query_id, parameters)
-            except AbortCompilation as aborted:
-                self.stop(aborted.reason)
-                raise
-            except Exception as error:
-                self.stop(error)
-                raise AbortCompilation(error) from error
+            except (AbortCompilation, Exception) as error:
+                reason = error.reason if isinstance(error, AbortCompilation) else error
+                self.stop(reason)
+                raise AbortCompilation(reason) from error
 
     def _evaluate(self, program: Any, query_id: str, parameters: JsonMapping) -> Rollout:
         query = self._queries[query_id]
@@ -291,62 +277,52 @@ class CandidateEvaluator:
             return self.rollouts[key]
         objective = self._objectives[query_id]
         changes = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
-        outcome, trace = self._answer(
-            program, replace(query, **changes), traced=listener is not None
-        )
-        outcomes = [outcome]
-        if twin := objective.twin(query):
-            outcomes += self._answer(program, replace(twin, **changes), traced=False)[:1]
-        if listener is not None:
-            listener += map(trim_traced_call, trace)
-        rollout = Rollout(ranking=outcome["ranking"][:10], error=outcome["error"] or "")
+        asked = [query, *filter(None, [objective.twin(query)])]
+        # DSPy's trace of the query, and none of its twin.
+        trace: list[Any] | None = None if listener is None else []
+        outcomes = [
+            self._answer(program, replace(each, **changes), trace if each is query else None)
+            for each in asked
+        ]
+        rankings = list(map(ranking_of, outcomes))
+        rollout = Rollout(ranking=outcomes[0]["ranking"][:10], error=outcomes[0]["error"] or "")
         rollout.candidate = candidate.digest
         rollout.evaluation = objective.score(
             query,
-            ranking_of(outcome),
-            total(usage_from_json(answered["usage"]) for answered in outcomes),
-            twin=ranking_of(outcomes[1]) if twin else None,
+            rankings[0],
+            total(usage_from_json(outcome["usage"]) for outcome in outcomes),
+            twin=rankings[1] if rankings[1:] else None,
         )
-        rollout.outputs = {
-            name: tuple(predictor.signature.output_fields)
-            for name, predictor in program.named_predictors()
-        }
         if listener is not None:
-            rollout.outcome = outcome
+            listener += map(trim_traced_call, trace or ())
+            rollout.outcome = outcomes[0]
         if counts:
             rollout.evaluation = self.rollouts.setdefault(key, rollout).evaluation
             self._tell(candidate.digest)
         return rollout
 
-    def _answer(
-        self,
-        program: Any,
-        query: Query,
-        *,
-        traced: bool,
-    ) -> tuple[Outcome, list[Any]]:
-        """Return the outcome and DSPy's trace; retried if the provider fails, or the time is too short."""
-        problem = Exception()
+    def _answer(self, program: Any, query: Query, trace: list[Any] | None) -> Outcome:
+        """Return the outcome, and fill DSPy's trace; retried if the provider fails, or the time is too short."""
         documents = self._objectives[query.query_id].environment.documents
 
-        def search(trace: list[Any]) -> Outcome | Exception:
+        def search() -> Outcome | Exception:
             # In this context, which belongs to the query.
             DEADLINE.set(time.monotonic() + self._query_seconds)
-            with dspy.context(trace=trace if traced else None):
+            with dspy.context(trace=trace):
                 return answer_query(partial(type(program).forward, program), query, documents)
 
         # Answers of failed attempts are in the ledger.
         for _ in range(OUTAGE):
-            trace: list[Any] = []
-            result = contextvars.copy_context().run(search, trace)
+            if trace is not None:
+                trace.clear()
+            result = contextvars.copy_context().run(search)
             if isinstance(result, dict):
-                return result, trace
+                return result
             if isinstance(result, SextantError):
                 raise AbortCompilation(result)
             if responsible_party(result) == "refused":
                 raise AbortCompilation(format_refusal(result, str(dspy.settings.lm.model)))
-            problem = result
-        first = str(problem).strip().partition("\n")[0]
+        first = str(result).strip().partition("\n")[0]
         raise AbortCompilation(
             RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}")
         )
@@ -358,19 +334,19 @@ class CandidateEvaluator:
 
     def _tell(self, digest: str) -> None:
         """Tell the mean over a part once a candidate's last query has been answered."""
+        line = ""
         with self._lock:
-            for part_name in self.parts:
+            for part_name in PARTS:
                 key = (digest, part_name)
-                if key in self._told or not self.is_whole(*key):
-                    continue
-                self._told.add(key)
-                mean = self.mean(*key)
-                count = number_format.queries(len(self.queries(*key)))
-                self._say(f"candidate {digest}  {part_name} {mean:.4f} over {count}")
-                self._said = time.monotonic()
+                if key not in self._told and self.is_whole(*key):
+                    self._told.add(key)
+                    count = number_format.queries(len(self.queries(*key)))
+                    line = f"candidate {digest}  {part_name} {self.mean(*key):.4f} over {count}"
             if time.monotonic() - self._said > PAUSE:
+                line = line or number_format.plural(len(self.rollouts), "evaluation")
+            if line:
                 self._said = time.monotonic()
-                self._say(number_format.plural(len(self.rollouts), "evaluation"))
+                self._say(line)
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:
@@ -380,7 +356,7 @@ def _identity(lm: Any) -> tuple[Any, ...]:
 
 def _digest(prompts: Mapping[str, Prompt], parameters: JsonMapping) -> str:
     states = {
-        name: [prompt.instructions, prompt.demos, *filter(None, [prompt.descriptions])]
+        name: [prompt.instructions, prompt.demos, prompt.descriptions]
         for name, prompt in prompts.items()
     }
     text = json.dumps([states, parameters], sort_keys=True)
@@ -393,10 +369,13 @@ class TeleprompterContext:
 
     study: CandidateEvaluator
     inputs: Any  # sextant.optimizers.setup.CompilationInputs: the plan, the models, and what makes programs
-    request: CompileRequest
     student: Any  # the program, instrumented
-    options: JsonMapping
     teacher_lm: Any | None  # that makes demonstrations in the student's place
+
+    @property
+    def request(self) -> Any:
+        """The CompileRequest."""
+        return self.inputs.request
 
     @property
     def teacher_settings(self) -> JsonObject:

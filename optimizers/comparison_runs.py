@@ -13,7 +13,7 @@ from typing import Any
 from sextant.evals.running.evaluate import LoadedRun, load_run, run_request
 from sextant.evals.running.request import Request
 from sextant.evals.scoring.comparison import compare
-from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
+from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate
 from sextant.optimizers.request import CompileRequest
 from sextant.optimizers.setup import CompilationInputs
 from sextant.tools.models.call_limits import Budget
@@ -57,16 +57,15 @@ class ComparisonRuns:
     def __init__(
         self,
         inputs: CompilationInputs,
-        study: CandidateEvaluator,
         kept: Candidate,
         compiled_file: Path,
     ) -> None:
         self._inputs = inputs
-        self._study = study
+        self._study = inputs.study
         self._kept = kept.digest
         self._parameters = inputs.plan.parameters(inputs.plan.start)
         self._before: list[JsonObject] = [{}]
-        if inputs.request.start and kept.digest != study.start:
+        if inputs.request.start and kept.digest != inputs.study.start:
             self._before.append({"compiled": inputs.request.start})
         self._compiled: JsonObject = {"compiled": compiled_file}
         if OBJECTIVE in kept.parameters:
@@ -126,7 +125,7 @@ class ComparisonRuns:
         systems = [*(original | changes for changes in self._before), self._compiled]
         comparisons = []
         for task, fields in asked.items():
-            folders = []
+            folders: list[Path] = []
             for changes in systems:
                 request = make_run_request(
                     self._inputs.request, task=task, metrics=metrics, **fields, **changes

@@ -18,14 +18,13 @@ from sextant.evals import run_folder
 from sextant.evals.running import identity
 from sextant.evals.scoring.score_run import count_test_uses
 from sextant.optimizers import result_summary
-from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
+from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate
 from sextant.optimizers.comparison_runs import ComparisonRuns, write_command
 from sextant.optimizers.request import UNTRAINED, CompileRequest
 from sextant.optimizers.setup import CompilationInputs, compile_with, plan
-from sextant.optimizers.trainset.objective import Objective, make_objective
+from sextant.optimizers.trainset.objective import make_objective
 from sextant.optimizers.trainset.prompt_leaks import (
     LeakSource,
-    Split,
     collect_passages,
     find_leaks,
     list_texts,
@@ -70,32 +69,25 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
         make_objective(environment, first.metric, request.price)
         for environment in training.environments
     ]
-    inputs = CompilationInputs(resolved.fit_to(training), training, tell)
-    place = partial(_folder, request, training)
-    config = run_folder.separate_changed(place, _configuration(inputs, objectives[0]))
+    inputs = CompilationInputs(resolved.fit_to(training), training, objectives, tell)
+    place = partial(_folder, request)
+    config = run_folder.separate_changed(place, _configuration(inputs))
     path = place(config)
     if not (path / "learnt.json").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
-    study = CandidateEvaluator(
-        inputs.training,
-        *objectives,
-        workers=request.at_once,
-        query_seconds=inputs.resources.query_seconds,
-        say=tell,
-    )
-    for part_name, queries in study.parts.items():
-        if not queries:
+    for part_name, count in inputs.study.sizes.items():
+        if not count:
             raise UsageError(
                 f"{first.metric} is the same for all rankings of the {part_name} queries; choose "
                 f"another --metric, or another --split-seed"
             )
     with run_folder.claim(path, config) as folder:
         inputs.resources.open(path, request.runs)
-        _announce(inputs, study)
-        problem = compile_with(inputs, study, path)
+        _announce(inputs)
+        problem = compile_with(inputs, path)
         folder.record_opened()
-        learnt, problem = _conclude(inputs, study, path, problem)
+        learnt, problem = _conclude(inputs, path, problem)
     # Not in the file, which is the same however often the command is given.
     learnt["looks"] = sum(
         count_test_uses({**config, "task": environment.task})
@@ -127,64 +119,53 @@ def _divide(request: CompileRequest) -> Trainset:
     return make_folds(merge_trainsets(trainsets), folds)
 
 
-def _folder(request: CompileRequest, training: Trainset, config: run_folder.Config) -> Path:
+def _folder(request: CompileRequest, config: run_folder.Config) -> Path:
     """Return RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>."""
-    named = {
-        **config,
-        "program": f"{request.program_label}-{request.optimizer_label}",
-        "task": training.task[:100],
-    }
+    program = f"{request.program_label}-{request.optimizer_label}"
+    named = {**config, "program": program, "task": config["task"][:100]}
     path = run_folder.run_path(request.runs / "compiled", named)
     return path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
 
 
-def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folder.Config:
+def _configuration(inputs: CompilationInputs) -> run_folder.Config:
     """Return all that the result depends on: not budgets, concurrency and paths."""
     request = inputs.request
     plan = inputs.plan
-    environments = inputs.training.environments
     environment = inputs.training.environment
     config = identity.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
     # The sources that score belong to it: values are kept, not made again.
     modules = ["sextant.optimizers.teleprompters", *filter(None, [plan.optimizer.source])]
     code = identity.code_and_versions(modules, libraries=("gepa", "optuna"))
-    if pool := plan.resolved.pool:
-        config["pool"] = pool.config(list(map(str, pool.parts)), environment)
-    if len(environments) > 1:
-        config["task"] = inputs.training.task
-        config["tasks"] = [[each.task, each.fingerprint] for each in environments]
+    pool = plan.resolved.pool
+    judgements = environment.judgements[environment.headline]
     return {
         **config,
+        "pool": pool and pool.config(list(map(str, pool.parts)), environment),
+        "task": inputs.training.task,
+        "tasks": [[each.task, each.fingerprint] for each in inputs.training.environments],
         "split_digest": inputs.training.digest,
-        "optimizer": {
-            "name": request.optimizer_label,
-            "seed": request.seed,
-            **plan.options,
-        },
+        "optimizer": {"name": request.optimizer_label, "seed": request.seed, **plan.options},
         # Here judgements decide what is found; of a run they only decide how it is scored.
         "objective": {
-            "is": str(objective),
+            "is": str(inputs.study.objective),
             "judgements": environment.headline,
-            "relevant_from": environment.judgements[environment.headline].relevant_from,
+            "relevant_from": judgements.relevant_from,
         },
         **inputs.describe_models("settings"),
         # With the address and the seed, as of a run.
         "lm": config["lm"],
         "members": [member.digest() for member in plan.members.values()],
-        "ranges": {name: list(values) for name, values in plan.ranges.items()},
+        "ranges": plan.ranges,
         "tuned": plan.template if plan.ranges else None,
         "code": config["code"] + code["code"],
         "versions": config["versions"] | code["versions"],
     }
 
 
-def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
-    training = study.training
-    counts = ", ".join(f"{count} {name}" for name, count in study.sizes.items())
-    inputs.tell(f"{training.task}: dev queries: {counts}; {inputs.request.optimizer_label}")
-    if repeated := len(inputs.request.of) - len(inputs.plan.members):
-        inputs.tell(f"compiled programs that equal an earlier one and are left out: {repeated}")
-    if training.one_need:
+def _announce(inputs: CompilationInputs) -> None:
+    counts = ", ".join(f"{count} {name}" for name, count in inputs.study.sizes.items())
+    inputs.tell(f"{inputs.training.task}: dev queries: {counts}; {inputs.request.optimizer_label}")
+    if inputs.training.one_need:
         inputs.tell(
             "all of these dev queries want the same documents, so a gain on validation says "
             "little; ask test"
@@ -192,12 +173,10 @@ def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
 
 
 def _conclude(
-    inputs: CompilationInputs,
-    study: CandidateEvaluator,
-    folder: Path,
-    problem: SextantError | None,
+    inputs: CompilationInputs, folder: Path, problem: SextantError | None
 ) -> CompilationResult:
     """Write the best candidate, then look at the test split, and have the program run."""
+    study = inputs.study
     best = result_summary.choose_candidate(study)
     if best is None:
         raise _say_next(
@@ -214,7 +193,7 @@ def _conclude(
         run_folder.write(instruction_file, f"{task} = {schemas.to_toml(objective)}\n")
     learnt = {
         **result_summary.summarise(study, best),
-        **_describe(inputs, study),
+        **_describe(inputs),
         "compiled": str(file),
         "instruction": instruction_file and str(instruction_file),
         "take_up": write_command(inputs, file, instruction_file),
@@ -222,7 +201,7 @@ def _conclude(
         "stopped": str(problem or ""),
         "leaks": [],
     }
-    compiled = _compiled(inputs, study, best, learnt)
+    compiled = _compiled(inputs, best, learnt)
     write(file, compiled)
     _write_learnt(folder, learnt)
     lines = [json.dumps(row) + "\n" for row in result_summary.list_candidates(study)]
@@ -231,7 +210,7 @@ def _conclude(
         doing = "looking for texts of the test split in the prompts"
         learnt["leaks"] = _list_leaks(inputs, compiled, objective)
         if problem is None and learnt["kept"] != "before":
-            runs = ComparisonRuns(inputs, study, best, file)
+            runs = ComparisonRuns(inputs, best, file)
             doing = "on the validation queries"
             learnt["on_validation"] = runs.on_validation(learnt["candidates"])
             if inputs.request.held_out:
@@ -252,27 +231,25 @@ def _say_next(problem: SextantError, state: str) -> SextantError:
 
 def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -> list[JsonObject]:
     """Return the texts of judged documents and queries that the prompts or the objective repeat."""
-    texts = list_texts(compiled)
-    if objective:
-        texts[OBJECTIVE] = objective
+    texts = list_texts(compiled) | ({OBJECTIVE: objective} if objective else {})
     training = inputs.training
     passages: list[LeakSource] = []
-    for environment in training.environments if texts else ():
-        parts: tuple[Split, ...] = ("train", "validation")
-        for part_name in parts:
-            of_task = [each for each in getattr(training, part_name) if each in environment.queries]
-            passages += collect_passages(part_name, of_task, environment)
+    for dev in training.environments if texts else ():
         # By the path that this environment was read from: the name alone of a user's own data leads
         # nowhere.
         test = load(
-            environment.task,
-            environment.data,
+            dev.task,
+            dev.data,
             "test",
             qrels=inputs.request.qrels,
             relevant_from=inputs.request.relevant_from,
-            columns=environment.columns,
+            columns=dev.columns,
         )
-        passages += collect_passages("test", test.queries, test)
+        passages += [
+            *collect_passages("train", training.train, dev),
+            *collect_passages("validation", training.validation, dev),
+            *collect_passages("test", test.queries, test),
+        ]
     return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
@@ -280,9 +257,7 @@ def _write_learnt(folder: Path, learnt: JsonMapping) -> None:
     run_folder.write(folder / "learnt.json", json.dumps(hide_folders(learnt), indent=2) + "\n")
 
 
-def _compiled(
-    inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate, learnt: JsonMapping
-) -> Compiled:
+def _compiled(inputs: CompilationInputs, best: Candidate, learnt: JsonMapping) -> Compiled:
     """Return a candidate as a compiled program.
 
     A candidate that keeps its prompts in members or neighbours has the prompts of the program.
@@ -304,14 +279,14 @@ def _compiled(
         str(retrievers.canonicalize(plan.retriever(chosen))),
         prompts,
         origin={key: learnt[key] for key in _ORIGIN},
-        **study.returned.get(best.digest, {}),
+        **inputs.study.returned.get(best.digest, {}),
     )
 
 
-def _describe(inputs: CompilationInputs, study: CandidateEvaluator) -> JsonObject:
+def _describe(inputs: CompilationInputs) -> JsonObject:
     """Return the part of learnt.json that is about the request."""
     request = inputs.request
-    training = study.training
+    training = inputs.training
     start = inputs.plan.resolved.compiled
     return {
         "task": training.task,
@@ -328,8 +303,14 @@ def _describe(inputs: CompilationInputs, study: CandidateEvaluator) -> JsonObjec
         "pool": str(inputs.plan.resolved.pool or "") or None,
         **inputs.describe_models("name"),
         "models": inputs.describe_models("settings"),
-        "objective": str(study.objective),
-        "metric": study.objective.metric,
-        "queries": {**study.sizes, "left_out": [asdict(query) for query in training.left_out]},
+        "objective": str(inputs.study.objective),
+        "metric": inputs.study.objective.metric,
+        "queries": {
+            **inputs.study.sizes,
+            "left_out": [
+                {"query_id": query_id, "similarity": similarity}
+                for query_id, similarity in training.left_out.items()
+            ],
+        },
         "usage": usage_json(inputs.usage),
     }

@@ -3,8 +3,6 @@ reason for its end.
 """
 
 import io
-import logging
-import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -32,6 +30,7 @@ from sextant.optimizers.candidate_evaluator import CandidateEvaluator, Telepromp
 from sextant.optimizers.request import UNTRAINED, CompileRequest
 from sextant.optimizers.teleprompters import Teleprompter, find_teleprompter, settings
 from sextant.optimizers.trainset.demonstrations import label_example
+from sextant.optimizers.trainset.objective import Objective
 from sextant.optimizers.trainset.splits import Trainset
 from sextant.programs.compiled import Compiled, read
 from sextant.tools import retrievers
@@ -50,7 +49,6 @@ from sextant.tools.process_changes import while_running
 from sextant.tools.records import JsonObject, Query, Usage
 from sextant.tools.retrievers.base import PoolRetriever
 from sextant.tools.session import Session, SharedOnDeepcopy, Toolbox
-from sextant.tools.text import TermStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,45 @@ class ResolvedCompilation:
 def plan(request: CompileRequest) -> ResolvedCompilation:
     """Look up every name of a request. UsageError, UnknownName or DataError for unknown names."""
     row = find_teleprompter(request.optimizer)
+    _check_options(request, row)
+    _check_tasks(request)
     options = settings(row, request.optimizer, request.budget, request.options)
+    template = request.retriever or "bm25"
+    ranges: parameter_search.Ranges = {}
+    tried: list[retrievers.RetrieverSpec] = []
+    if request.optimizer == "tune":
+        constructor = find_program(request.program, request.env)
+        ranges = parameter_search.parse_ranges(
+            request.program_label, constructor, template, request.ranges
+        )
+        tried = [
+            retrievers.canonicalize(each)
+            for each in parameter_search.each_retriever(template, ranges)
+        ]
+        for retriever in tried:
+            retrievers.validate(retriever)
+    check_prices(request, list(filter(None, [request.teacher, request.prompt_lm])), tried)
+    # A compiled program to start from has a retriever of its own.
+    first = request.retriever
+    if not request.start:
+        values = {name: values[0] for name, values in ranges.items()}
+        first = parameter_search.fill_template(template, values)
+    resolved = resolve(request.run(split="dev", retriever=first, compiled=request.start))
+    if resolved.compiled:
+        resolved.compiled.prompts_alone(str(request.start))
+    forced = getattr(resolved.constructor, "compiled_with", {})
+    parameters = {
+        name: value if name in resolved.fixed else forced.get(name, value)
+        for name, value in resolved.values.items()
+    }
+    members = _read_members(request) if request.optimizer == "ensemble" else {}
+    return ResolvedCompilation(
+        request, replace(resolved, values=parameters), row, options, members, ranges, template
+    )
+
+
+def _check_options(request: CompileRequest, row: Teleprompter) -> None:
+    """UsageError for an option that the optimizer does not take, or a value that nothing can use."""
     limits = query_limits(request.parameters)
     writes_prompts = request.optimizer not in UNTRAINED
     for option, value, is_taken in (
@@ -145,55 +181,18 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
         if spec:
             parse(spec, option)
-            check_prices(request, [spec], ())
-    _check_tasks(request)
-    template = request.retriever or "bm25"
-    ranges: parameter_search.Ranges = {}
-    if request.optimizer == "tune":
-        ranges = parameter_search.parse_ranges(
-            request.program_label,
-            find_program(request.program, request.env),
-            template,
-            request.ranges,
-        )
-        choices = list(
-            map(retrievers.canonicalize, parameter_search.each_retriever(template, ranges))
-        )
-        for choice in choices:
-            retrievers.validate(choice)
-        check_prices(request, (), choices)
-    # A compiled program to start from has a retriever of its own.
-    retriever = request.retriever
-    if not request.start:
-        first = {name: values[0] for name, values in ranges.items()}
-        first[parameter_search.RETRIEVER] = template
-        retriever = parameter_search.fill_template(template, first)
-    resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
-    if resolved.compiled:
-        resolved.compiled.prompts_alone(str(request.start))
-    forced = getattr(resolved.constructor, "compiled_with", {})
-    values = {
-        name: value if name in resolved.fixed else forced.get(name, value)
-        for name, value in resolved.values.items()
-    }
-    members = _read_members(request) if request.optimizer == "ensemble" else {}
-    return ResolvedCompilation(
-        request, replace(resolved, values=values), row, options, members, ranges, template
-    )
 
 
 def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
-    """Read the programs of an ensemble; of equal programs the first. UsageError unless two differ."""
-    members: dict[str, tuple[Path, Compiled]] = {}
-    for file in request.of:
-        member = read(file)
-        members.setdefault(member.digest(), (file, member))
-    if len(members) < 2:
+    """Read the programs of an ensemble. UsageError unless there are two, and all differ."""
+    members = {file: read(file) for file in request.of}
+    different = len({member.digest() for member in members.values()})
+    if different < max(2, len(request.of)):
         raise UsageError(
             f"ensemble needs two compiled programs that differ, each by --of FILE; of "
-            f"{len(request.of)} given, {len(members)} differ"
+            f"{len(request.of)} given, {different} differ"
         )
-    return dict(members.values())
+    return members
 
 
 def _check_tasks(request: CompileRequest) -> None:
@@ -228,6 +227,7 @@ class CompilationInputs:
         self,
         plan: ResolvedCompilation,
         training: Trainset,
+        objectives: Sequence[Objective],  # one a task
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         request = plan.request
@@ -245,6 +245,13 @@ class CompilationInputs:
                 environment = pool.add_to(environment, list(map(run_retrievers.build, pool.parts)))
             self._rooms.append((environment, run_retrievers))
         self.training = training.replacing([environment for environment, _ in self._rooms])
+        self.study = CandidateEvaluator(
+            self.training,
+            *objectives,
+            workers=request.at_once,
+            query_seconds=self.resources.query_seconds,
+            say=tell,
+        )
         self.retriever = self._rooms[0][1].build(resolved.retriever)
         self._toolbox = self._open_rooms(resolved.retriever)
         self.student = self._connect(request.lm)
@@ -324,11 +331,9 @@ class CompilationInputs:
         return start.assemble(self.program()) if start else self.program()
 
 
-def compile_with(
-    inputs: CompilationInputs, study: CandidateEvaluator, folder: Path
-) -> SextantError | None:
+def compile_with(inputs: CompilationInputs, folder: Path) -> SextantError | None:
     """Evaluate the program before and the result of the teleprompter; return the reason of an early end."""
-    study.student = inputs.student.lm
+    inputs.study.student = inputs.student.lm
     context = dspy.context(
         lm=inputs.student.lm,
         adapter=Adapter(),
@@ -337,35 +342,34 @@ def compile_with(
     )
     try:
         with context, while_running(), _quiet(folder):
-            _work_interruptibly(inputs, study)
+            _work_interruptibly(inputs)
         return None
     except KeyboardInterrupt:
         print_stderr(f"what was answered is safe in {folder}; the same command goes on")
         raise
     except SextantError:
         raise
-    except AbortCompilation as aborted:
-        return _reason(inputs.request, aborted.reason)
-    except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
+    except (AbortCompilation, Exception) as error:  # noqa: BLE001  # what was evaluated is kept
         return _reason(inputs.request, error)
 
 
-def _reason(request: CompileRequest, error: Exception) -> SextantError:
+def _reason(request: CompileRequest, error: BaseException) -> SextantError:
+    if isinstance(error, AbortCompilation):
+        error = error.reason
     if isinstance(error, SextantError):
         return error
     # An error of a provider that is not Sextant's comes from the model that writes instructions.
     party = responsible_party(error)
     if party == "refused":
         return format_refusal(error, request.prompt_lm or request.lm)
-    if party == "system":
-        first = redact(" ".join(f"{type(error).__name__}: {show(error)}".split()))
-        return RunIncomplete(f"{request.optimizer} broke off: {first}; optimizer.log has more")
-    first = str(error).strip().partition("\n")[0]
-    return RunIncomplete(f"the model's provider failed: {first}")
+    what = f"{request.optimizer} broke off" if party == "system" else "the model's provider failed"
+    first = redact(" ".join(f"{type(error).__name__}: {show(error)}".split()))
+    return RunIncomplete(f"{what}: {first}; optimizer.log has more")
 
 
-def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
+def _work(inputs: CompilationInputs) -> None:
     """Evaluate and compile. Its usage is on disk when it ends, also if it ends by an error."""
+    study = inputs.study
     tuned = inputs.plan.start
     try:
         program = study.instrument(inputs.program(), tuned)
@@ -373,49 +377,31 @@ def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
         study.before = study.candidate(program, tuned).digest
         study.start = study.candidate(start, tuned).digest
         study.evaluate(program, "validation")
-        metric = study.objective.metric
-        values = [
-            score.metrics[metric] or 0.0
-            for score in study.scores(study.before, "validation").values()
-        ]
-        if warning := study.objective.check_spread(values):
-            inputs.tell(warning)
         if study.start != study.before:
             study.evaluate(start, "validation")
-        for fold in sorted({0, *study.fold_of.values()}):
-            study.take_fold(fold)
+        for fold in study.folds:
+            study.fold = fold
             if all(study.parts.values()):
-                _run_teleprompter(inputs, study)
+                student = study.instrument(inputs.program_to_start(), tuned)
+                teacher_lm = inputs.teacher and inputs.teacher.lm
+                context = TeleprompterContext(study, inputs, student, teacher_lm)
+                result = inputs.plan.optimizer.run(context)
+                study.returned[study.evaluate(result.program, "validation")] = result.form
     finally:
         study.wait()
         inputs.resources.settle()
 
 
-def _run_teleprompter(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
-    """Let the teleprompter work on the present fold, and evaluate its result."""
-    plan = inputs.plan
-    context = TeleprompterContext(
-        study=study,
-        inputs=inputs,
-        request=inputs.request,
-        student=study.instrument(inputs.program_to_start(), plan.start),
-        options=plan.options,
-        teacher_lm=inputs.teacher and inputs.teacher.lm,
-    )
-    result = plan.optimizer.run(context)
-    study.returned[study.evaluate(result.program, "validation")] = result.form
-
-
-def _work_interruptibly(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
+def _work_interruptibly(inputs: CompilationInputs) -> None:
     # In another thread, so that Ctrl-C breaks off no model call half-way. After the first one
     # nothing begins, and what is in flight is waited for, GRACE seconds at most: it is paid for. At
     # the second one nothing is waited for.
-    work = start_thread(lambda: _work(inputs, study))
+    work = start_thread(lambda: _work(inputs))
     try:
         wait_until(work.done)
         work.result()
     except KeyboardInterrupt:
-        study.stop()
+        inputs.study.stop()
         inputs.resources.limiter.halt()
         wait_until(work.done, GRACE)
         raise
@@ -429,48 +415,27 @@ class _Log(io.TextIOWrapper):
 
 @contextmanager
 def _quiet(folder: Path) -> Iterator[None]:
-    """Send prints and logs of DSPy to optimizer.log."""
-    with _Log(
-        files.open_file(folder / "optimizer.log", "ab"), encoding="utf-8", errors="backslashreplace"
-    ) as log:
-        handler = logging.StreamHandler(log)
-        loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
-        before = [(logger.handlers, logger.propagate) for logger in loggers]
-        for logger in loggers:
-            logger.handlers = [handler]
-            logger.propagate = False
-        logging.captureWarnings(True)
+    """Send what DSPy prints and logs, which goes to stderr, to optimizer.log."""
+    file = files.open_file(folder / "optimizer.log", "ab")
+    with (
+        _Log(file, encoding="utf-8", errors="backslashreplace") as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+    ):
         try:
-            with redirect_stdout(log), redirect_stderr(log):
-                yield
+            yield
         except Exception:
-            log.write(traceback.format_exc())
+            traceback.print_exc()
             raise
-        finally:
-            logging.captureWarnings(False)
-            for logger, (handlers, propagate) in zip(loggers, before, strict=True):
-                logger.handlers = handlers
-                logger.propagate = propagate
 
 
-# The offline engine's answers to DSPy's optimizers: it has no text of its own, so it repeats the text
-# that it is shown. With it every optimizer runs from end to end without key or network, and finds no
-# better instruction, because there is none to find. Its answers to a program are the program's
-# (programs/base.py).
-
-
-def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
-    for name in ("basic_instruction", "current_instruction", "instruction"):
-        if name in inputs:
-            return str(inputs[name])
-    attempts = inputs.get("attempted_instructions", "")
-    text = attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
-    pattern = r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)"
-    instructions: list[str] = re.findall(pattern, text, re.DOTALL)
-    return instructions[-1].strip() if instructions else ""
-
-
+# The offline engine's answers to DSPy's optimizers: it has no text of its own, so it proposes none.
+# With it every optimizer runs from end to end without key or network, and finds no better instruction,
+# because there is none to find. Its answers to a program are the program's (programs/base.py).
 _UNTOLD = (
+    "proposed_instruction",
+    "new_instruction",
+    "shortened_instruction",
     "proposed_prefix_for_output_field",
     "discussion",
     "reasoning",
@@ -482,9 +447,6 @@ _UNTOLD = (
     "module_description",
 )
 _RULES: Rules = {
-    **dict.fromkeys(
-        ("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction
-    ),
     **dict.fromkeys(_UNTOLD, lambda inputs, statistics: ""),
     "objective": lambda inputs, statistics: (inputs["drafts"] or [environments.base.GENERIC])[-1],
     "module_advice": lambda inputs, statistics: {},

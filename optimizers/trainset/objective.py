@@ -12,8 +12,9 @@ answers both.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sextant.environments.base import Environment
 from sextant.evals.scoring.metrics import (
@@ -39,13 +40,10 @@ TIE = 0.01
 _EPSILON = 1e-12  # values that differ by less are equal
 
 
-@dataclass(frozen=True, slots=True)
-class QueryScore:
+class QueryScore(NamedTuple):
     """The worth of a query's ranking."""
 
     value: float  # what is maximised
-    # All metrics of the task that a single query has; None if it is undefined.
-    metrics: Mapping[str, float | None]
     tokens: int  # input and output
 
 
@@ -78,73 +76,50 @@ class Objective:
         twin: Ranking | None = None,
     ) -> QueryScore:
         """Score `ranking` for `query`, and that of its `twin`. ValueError for a query of another environment."""
-        metrics = self._metrics(query, ranking, twin)
-        tokens = usage.input_tokens + usage.output_tokens
+        metrics = self._compute(query, ranking)
         value = metrics[self.metric] or 0.0
-        if twin is not None and (twin_query := self.twin(query)):
+        if twin is not None:
             # The share of comparisons that both wordings win: Win - Flip / 2 if all documents are
             # ranked.
             comparisons = self.environment.comparisons
-            won_here = comparisons_won(comparisons.get(query.query_id, ()), ranking)
-            won_there = comparisons_won(comparisons.get(twin_query.query_id, ()), twin)
-            won_in_both = list(map(all, zip(won_here, won_there, strict=True)))
-            value = fraction_true(won_in_both) or 0.0
+            pairs = zip(
+                comparisons_won(comparisons.get(query.query_id, ()), ranking),
+                comparisons_won(comparisons[self.environment.twins[query.query_id]], twin),
+                strict=True,
+            )
+            value = fraction_true(list(map(all, pairs))) or 0.0
+        tokens = usage.input_tokens + usage.output_tokens
         ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
-        return QueryScore(value + ties - self.price * tokens / 1000, metrics, tokens)
+        return QueryScore(value + ties - self.price * tokens / 1000, tokens)
 
     def usable(self, queries: Iterable[Query]) -> list[Query]:
         """Return the queries for which the metric is defined and depends on the ranking."""
         return [query for query in queries if self._varies(query)]
 
-    def check_spread(self, values: Sequence[float]) -> str:
-        """Return a warning if a plain program's `values` of the metric, of each query, are all the same; else ""."""
-        if len(values) < 2 or max(values) - min(values) > _EPSILON:
-            return ""
-        return (
-            f"every query scores {values[0]:.4f} in {self.metric} with the plain program; unless "
-            f"that is the most, take a metric that looks deeper, or more queries"
-        )
-
-    def _metrics(
-        self,
-        query: Query,
-        ranking: Ranking,
-        twin: Ranking | None = None,
-    ) -> dict[str, float | None]:
+    def _compute(self, query: Query, ranking: Ranking) -> dict[str, float | None]:
         if query.query_id not in {each.query_id for each in self.environment.queries}:
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
-        rankings = {query.query_id: ranking}
-        if twin is not None:
-            rankings[self.environment.twins[query.query_id]] = twin
-        values = compute_metrics(query.query_id, rankings, self.environment)
-        return {
-            name: values[name]
-            for name in self.environment.metrics
-            if name != FLIP or twin is not None
-        }
+        return compute_metrics(query.query_id, {query.query_id: ranking}, self.environment)
 
     def _varies(self, query: Query) -> bool:
         if self.metric == FLIP:
             return self.twin(query) is not None
-        of_nothing = self._metrics(query, Ranking(()))
+        of_nothing = self._compute(query, Ranking(()))[self.metric]
         if is_pairwise(self.metric):
-            return of_nothing[self.metric] is not None
+            return of_nothing is not None
         judgements = self.environment.judgements[self.environment.headline]
         judged = judge_ranking((), judgements, query.query_id)
+        gains = list(judged.ideal)
         hits = [True] * judged.relevant
-        high = apply_metric(self.metric, replace(judged, gains=judged.ideal, hits=hits))
-        low = 0.0
+        high = apply_metric(self.metric, replace(judged, gains=gains, hits=hits))
+        low = of_nothing
         if query.candidates is not None:
             # A ranking has all of the pool: the worst is the ideal ranking from behind.
-            pool = sorted(query.candidates - query.excluded)
-            pool_size = len(collapse_to_units(pool, judgements))
-            worst = replace(
-                judged,
-                gains=sorted([*judged.ideal, *[0.0] * (pool_size - len(judged.ideal))]),
-                hits=[False] * (pool_size - judged.relevant) + hits,
-            )
-            low = apply_metric(self.metric, worst) or 0.0
-        return high is not None and high - low > _EPSILON
+            size = len(collapse_to_units(sorted(query.candidates - query.excluded), judgements))
+            gains = [0.0] * (size - len(gains)) + gains[::-1]
+            hits = [False] * (size - judged.relevant) + hits
+            low = apply_metric(self.metric, replace(judged, gains=gains, hits=hits))
+        return high is not None and high - (low or 0.0) > _EPSILON
 
 
 def make_objective(environment: Environment, metric: str = "", price: float = 0.0) -> Objective:

@@ -10,6 +10,7 @@ import dspy
 import pytest
 
 import sextant.optimizers.candidate_evaluator
+from sextant.evals.running.runner import submission_record
 from sextant.optimizers import result_summary
 from sextant.optimizers.candidate_evaluator import CandidateEvaluator, Rollout
 from sextant.optimizers.setup import _quiet
@@ -56,7 +57,7 @@ def evaluated(study, values):
 def put(study, digest, query, value):
     """Give a candidate a value for a query."""
     rollout = Rollout()
-    rollout.evaluation = QueryScore(value, {}, 10)
+    rollout.evaluation = QueryScore(value, 10)
     study.rollouts[digest, query.query_id] = rollout
 
 
@@ -69,7 +70,7 @@ def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
     binary = judgements.qrels if judgements.binary is None else judgements.binary
     labels = relevant_documents(environment.queries, environment)
     told = {
-        query.query_id: feedback(query, *searched_for_nothing(query, environment), environment)
+        query.query_id: feedback(query, searched_for_nothing(query, environment), environment)
         for query in environment.queries
     }
     everywhere = set()
@@ -87,10 +88,8 @@ def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
 
 
 def searched_for_nothing(query, environment):
-    from sextant.evals.scoring.metrics import Ranking
-
     session = Toolbox(environment.documents, BM25(environment.documents)).open(query)
-    return session.submit([]).trace, Ranking([])
+    return submission_record(session.submit([]), query, environment.documents)
 
 
 def test_feedback_is_of_training_queries_alone(study, program):
@@ -238,7 +237,7 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
     study.before = plain
     made = []
     for number in range(3):
-        study.take_fold(number)
+        study.fold = number
         made.append(study.candidate(dspy.Module(), {"number": number}))
     for query in folded.train:
         own = folded.fold_of[query.query_id]
