@@ -14,9 +14,10 @@ import itertools
 import math
 import random
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from sextant.evals.running.request import parse_parameters
 from sextant.optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
@@ -28,8 +29,8 @@ RETRIEVER = "retriever"
 VALIDATED = 3
 # The most values of a range of whole numbers, evenly spread, both ends among them.
 _MOST = 20
-# Intervals into which a range of other numbers is cut: six values.
-_INTERVALS = 5
+# Values of a range of other numbers.
+_VALUES = 6
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 # The values of a parameter if no --range is given, near those of the papers and of our programs.
@@ -102,10 +103,10 @@ def _spread(name: str, text: str) -> list[str]:
         raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
     if not -math.inf < low < high < math.inf:
         raise UsageError(f"--range {name}={text}: low has to be below high")
-    is_whole = all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in ends)
-    intervals = min(_MOST - 1, int(high - low)) if is_whole else _INTERVALS
-    steps = [step * (high - low) / intervals for step in range(intervals + 1)]
-    return [f"{low + round(step):.0f}" if is_whole else f"{low + step:.6g}" for step in steps]
+    if all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in ends):
+        count = min(_MOST, int(high - low) + 1)
+        return [f"{round(value)}" for value in np.linspace(low, high, count)]
+    return [f"{value:.6g}" for value in np.linspace(low, high, _VALUES)]
 
 
 def fill_template(retriever: str, chosen: Mapping[str, Any]) -> str:
@@ -126,21 +127,15 @@ def each_retriever(template: str, declared: Ranges) -> list[str]:
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
     """Draw at most `trials` different combinations of values, or all if there are fewer."""
-    product_size = math.prod(map(len, declared.values()))
-    if product_size <= trials:
-        return [
-            dict(zip(declared, values, strict=True))
-            for values in itertools.product(*declared.values())
-        ]
-    drawn = []
-    for number in random.Random(seed).sample(range(min(product_size, sys.maxsize)), trials):
-        # The digits of the number are positions in the ranges.
-        chosen = {}
-        remaining = number
-        for name, values in declared.items():
-            remaining, position = divmod(remaining, len(values))
-            chosen[name] = values[position]
-        drawn.append(chosen)
+    if math.prod(map(len, declared.values())) <= trials:
+        product = itertools.product(*declared.values())
+        return [dict(zip(declared, values, strict=True)) for values in product]
+    generator = random.Random(seed)
+    drawn: list[dict[str, Any]] = []
+    while len(drawn) < trials:
+        chosen = {name: generator.choice(values) for name, values in declared.items()}
+        if chosen not in drawn:
+            drawn.append(chosen)
     return drawn
 
 

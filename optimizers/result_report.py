@@ -3,6 +3,7 @@ comparison of the runs; and the list of teleprompters.
 """
 
 import shlex
+from collections.abc import Iterator, Sequence
 
 from sextant.evals.reporting.comparison_tables import lay_out_comparison
 from sextant.evals.run_descriptions import describe_system, describe_task
@@ -22,10 +23,73 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
     if as_json:
         print_json(learnt, kept="in learnt.json")
         return
-    blocks = [*_headings(learnt), *_changes(learnt), *_leaks_found(learnt), *_footings(learnt)]
-    for comparison in learnt.get("held_out") or learnt.get("on_validation") or ():
+    blocks: list[TerminalBlock] = [
+        describe_task({**learnt, "split": "dev"}),
+        describe_system(
+            {**learnt, "retriever": learnt["pool"] or learnt["retriever"], "compiled": None}
+        ),
+        DefinitionList([(words, text) for words, text in _list_facts(learnt) if text]),
+    ]
+    for name, prompt in learnt["changes"].items():
+        blocks += ["", f"prompt of {name}, with {plural(prompt['demos'], 'demonstration')}:"]
+        blocks += [f"  {line}" for line in prompt["instructions"].splitlines()]
+        blocks += [f"  {name}: {text}" for name, text in prompt["descriptions"].items()]
+    blocks += ["", *_leaks_found(learnt["leaks"])]
+    if learnt["kept"] != "before" and not learnt.get("held_out"):
+        blocks.append(CommandLine("take it up with:", learnt["take_up"]))
+    for comparison in (*learnt.get("on_validation", ()), *learnt.get("held_out", ())):
         blocks += ["", *lay_out_comparison(comparison)]
     show(blocks, kept="in learnt.json")
+
+
+def _list_facts(learnt: JsonMapping) -> Iterator[tuple[str, str]]:
+    """Yield facts with their names; a fact that is "" is not told."""
+    sizes = dict(learnt["queries"])
+    left_out = [query["query_id"] for query in sizes.pop("left_out")]
+    usage = learnt["usage"]
+    yield "optimizer", f"{learnt['optimizer']}, by {learnt['objective']}"
+    for words, key in (("teacher", "teacher"), ("prompts by", "prompt_lm"), ("start", "start")):
+        yield words, learnt[key] or ""
+    yield "queries", ", ".join(f"{count} {part_name}" for part_name, count in sizes.items())
+    repeats = f"{len(left_out)}, as near repeats of test queries: {abbreviate(', '.join(left_out))}"
+    yield "left out", repeats if left_out else ""
+    kept = {
+        "before": f"the program as it was, no gain{' so far' if learnt['stopped'] else ''}",
+        "start": "the start, nothing is better",
+        "compiled": f"candidate {learnt['candidate']}",
+    }
+    yield (
+        "kept",
+        f"{kept[learnt['kept']]}, of {plural(learnt['candidates'], 'other candidate')} on validation",
+    )
+    untested = learnt["kept"] != "before" and "on_validation" not in learnt
+    yield (
+        "validation",
+        f"{learnt['before']['mean']:.4f} to {learnt['after']['mean']:.4f} over "
+        f"{queries(learnt['after']['queries'])}{', not tested yet' if untested else ''}",
+    )
+    for name, (old, new) in learnt["parameters"].items():
+        yield name, f"{' '.join(str(old).split())} to {new}"
+    yield "looks", f"{learnt['looks']} at the test queries with {learnt['program']} so far"
+    price = number(usage["list_usd"], "${:.4f}", "price unknown")
+    yield (
+        "used",
+        f"{count_of(usage['calls'], 'call')}, {count_of(usage['input_tokens'], 'token')} in, "
+        f"{usage['output_tokens']} out, {price}, {learnt['seconds']:.1f} s",
+    )
+    yield "compiled", learnt["compiled"]
+    yield "instruction", learnt["instruction"] or ""
+
+
+def _leaks_found(leaks: Sequence[JsonMapping]) -> list[str]:
+    of_test = sum(leak["split"] == "test" for leak in leaks)
+    lines = [
+        f"  {leak['piece']} has {plural(leak['length'], 'word')} in a row of the {leak['split']} "
+        f'{leak["kind"]} {leak["owner"]}: "{leak["text"][:80]}"'
+        for leak in sorted(leaks, key=lambda leak: leak["split"] != "test")[:SHOWN_LEAKS]
+    ]
+    head = f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"
+    return [head, *lines] if lines else []
 
 
 def show_table(*, as_json: bool) -> None:
@@ -63,80 +127,3 @@ def _accepted_options(row: Teleprompter) -> list[str]:
         levels = "|".join(shlex.quote(str(value)) for value in dict.fromkeys(values))
         accepted.append(f"-O {option}={levels}")
     return accepted
-
-
-def _headings(learnt: JsonMapping) -> list[TerminalBlock]:
-    sizes = dict(learnt["queries"])
-    left_out = [query["query_id"] for query in sizes.pop("left_out")]
-    counts = ", ".join(f"{count} {part_name}" for part_name, count in sizes.items())
-    names = {"teacher": "teacher", "prompts by": "prompt_lm", "from": "start"}
-    roles = [f", {words} {learnt[key]}" for words, key in names.items() if learnt[key]]
-    before = learnt["before"]
-    kept = {
-        "before": f"no gain{' so far' if learnt['stopped'] else ''}, the program is kept as it was",
-        "start": "nothing is better than the start, which is kept",
-        "compiled": f"candidate {learnt['candidate']} is kept",
-    }
-    lines: list[TerminalBlock] = [
-        f"{describe_task({**learnt, 'split': 'dev'})}: {counts}",
-        describe_system(
-            {**learnt, "retriever": learnt["pool"] or learnt["retriever"], "compiled": None}
-        ),
-        f"{learnt['optimizer']}, by {learnt['objective']}{''.join(roles)}",
-        f"{kept[learnt['kept']]}, of {plural(learnt['candidates'], 'other candidate')} on "
-        f"validation: {before['mean']:.4f} to {learnt['after']['mean']:.4f} over "
-        f"{queries(before['queries'])}",
-    ]
-    if left_out:
-        ids = abbreviate(", ".join(left_out))
-        lines.append(
-            f"dev queries left out as near repeats of test queries: {len(left_out)} ({ids})"
-        )
-    if learnt["kept"] != "before" and "on_validation" not in learnt:
-        lines.append("the difference is not tested, because no runs compare the two yet")
-    return lines
-
-
-def _changes(learnt: JsonMapping) -> list[TerminalBlock]:
-    lines: list[TerminalBlock] = []
-    for name, (old, new) in learnt["parameters"].items():
-        lines.append(f"{name}: {' '.join(str(old).split())} to {new}")
-    for name, difference in learnt["changes"].items():
-        lines += ["", f"prompt of {name}", *difference.splitlines()]
-    return [*lines, ""]
-
-
-def _leaks_found(learnt: JsonMapping) -> list[TerminalBlock]:
-    leaks = sorted(learnt["leaks"], key=lambda leak: leak["split"] != "test")
-    of_test = sum(leak["split"] == "test" for leak in leaks)
-    lines: list[TerminalBlock] = []
-    if leaks:
-        lines.append(
-            f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"
-        )
-    for leak in leaks[:SHOWN_LEAKS]:
-        lines.append(
-            f"  {leak['piece']} has {plural(leak['length'], 'word')} in a row of the {leak['split']} "
-            f'{leak["kind"]} {leak["owner"]}: "{leak["text"][:80]}"'
-        )
-    return lines
-
-
-def _footings(learnt: JsonMapping) -> list[TerminalBlock]:
-    usage = learnt["usage"]
-    lines: list[TerminalBlock] = [
-        f"looks at the test queries with {learnt['program']} so far: {learnt['looks']}",
-        f"{count_of(usage['calls'], 'call')}, {count_of(usage['input_tokens'], 'token')} in, "
-        f"{usage['output_tokens']} out, {number(usage['list_usd'], '${:.4f}', 'price unknown')}, "
-        f"{learnt['seconds']:.1f} s",
-        f"compiled: {learnt['compiled']}",
-    ]
-    if instruction := learnt["instruction"]:
-        lines.append(f"what queries say of the task: {instruction}")
-    if learnt["kept"] != "before" and not learnt.get("held_out"):
-        lines.append(CommandLine("take it up with:", learnt["take_up"]))
-    for comparison in (*learnt.get("on_validation", ()), *learnt.get("held_out", ())):
-        folders = shlex.join([comparison["baseline"], *comparison["runs"]])
-        lead = f"runs of {comparison['task']}, {comparison['split']} split:"
-        lines.append(CommandLine(lead, f"sextant view {folders}"))
-    return lines

@@ -7,17 +7,11 @@ used the fewest tokens. Left out: a test of the gain, which is that of the runs 
 (comparison_runs.py).
 """
 
-import difflib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
 from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate, CandidateEvaluator
-from sextant.programs.compiled import Prompt
-from sextant.tools.platform.number_format import abbreviate
 from sextant.tools.records import JsonObject
-
-SHORT = 160  # characters of a field's description and of a demonstration in the diff
 
 
 def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
@@ -60,7 +54,15 @@ def summarise(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
         "candidates": len(tried) - 1,
         "before": _measure(study, study.before, digest),
         "after": _measure(study, digest, digest),
-        "changes": _changed_prompts(before, candidate),
+        "changes": {
+            name: {
+                "instructions": prompt.instructions,
+                "descriptions": prompt.descriptions,
+                "demos": len(prompt.demos),
+            }
+            for name, prompt in candidate.prompts.items()
+            if prompt != before.prompts.get(name)
+        },
         "parameters": {
             name: [old_values[name], value]
             for name, value in candidate.parameters.items()
@@ -83,28 +85,7 @@ def list_candidates(study: CandidateEvaluator) -> Iterator[JsonObject]:
 def _measure(
     study: CandidateEvaluator, digest: str, like: str, part_name: str = "validation"
 ) -> JsonObject:
-    values = study.values(digest, part_name, like)
-    return {"mean": sum(values) / len(values), "queries": len(values)}
-
-
-def _changed_prompts(before: Candidate, after: Candidate) -> dict[str, str]:
-    """Return the differences of prompts as text, by predictor; none if the predictors differ."""
-    changes = {}
-    if before.prompts.keys() == after.prompts.keys():
-        for name, prompt in after.prompts.items():
-            old, new = _lines(before.prompts[name]), _lines(prompt)
-            if old != new:
-                # Without the two lines that name the sides.
-                difference = list(difflib.unified_diff(old, new, lineterm="", n=1))[2:]
-                changes[name] = "\n".join(difference)
-    return changes
-
-
-def _lines(prompt: Prompt) -> list[str]:
-    lines = prompt.instructions.splitlines()
-    for name, text in prompt.descriptions.items():
-        lines.append(abbreviate(f"{name}: {' '.join(text.split())}", SHORT))
-    for demo in prompt.demos:
-        told = {name: value for name, value in demo.items() if name != "objective"}
-        lines.append(abbreviate(f"demonstration: {json.dumps(told, ensure_ascii=False)}", SHORT))
-    return lines
+    return {
+        "mean": study.mean(digest, part_name, like),
+        "queries": len(study.scores(digest, part_name, like)),
+    }

@@ -68,7 +68,7 @@ class Teleprompter:
 
     def run(self, job: TeleprompterContext) -> TeleprompterResult:
         """Let it work to its end. UsageError if it returns nothing that can be a candidate."""
-        product = self.make(job, **job.options)
+        product = self.make(job, **job.inputs.plan.options)
         if isinstance(product, TeleprompterResult):
             return product
         if isinstance(product, dspy.Module):
@@ -92,21 +92,19 @@ def find_teleprompter(name: str) -> Teleprompter:
     """
     if name in TELEPROMPTERS:
         return TELEPROMPTERS[name]
-    reference = plugins.resolve(
-        "optimizer", name, dict.fromkeys(TELEPROMPTERS, ""), plugins.TELEPROMPTERS
-    )
+    known = dict.fromkeys(TELEPROMPTERS, "")
+    reference = plugins.resolve("optimizer", name, known, plugins.TELEPROMPTERS)
     loaded = plugins.load_object("optimizer", name, {}, plugins.TELEPROMPTERS)
     if not callable(loaded):
         raise UsageError(f"{name} is a {type(loaded).__name__}; it has to be a function or a class")
-    defaults = {
-        option: parameter.default
+    options = {
+        option: (parameter.default,) * 3
         for option, parameter in inspect.signature(loaded).parameters.items()
         if isinstance(parameter.default, str | bool | int | float)
     }
-    summary = first_sentence(inspect.getdoc(loaded)) or "without a description"
     return Teleprompter(
-        summary=summary.removesuffix("."),
-        options={option: (value, value, value) for option, value in defaults.items()},
+        summary=first_sentence(inspect.getdoc(loaded)).removesuffix("."),
+        options=options,
         make=partial(_make_by_class, loaded) if isinstance(loaded, type) else loaded,
         step=False,
         teacher=True,
@@ -232,9 +230,8 @@ def knn(job: TeleprompterContext, k: int, threshold: float) -> TeleprompterResul
     if not neighbours:
         return TeleprompterResult(job.student)
     program = NearestDemonstrations(job.inputs.program_to_start(), neighbours, k)
-    parameters = {"nearest": k, "neighbours": len(neighbours)}
-    if job.study.fold_of:  # because the programs of two folds would else be one candidate
-        parameters["fold"] = job.study.fold
+    # By the fold, too, because the programs of two folds would else be one candidate.
+    parameters = {"nearest": k, "neighbours": len(neighbours), "fold": job.study.fold}
     return TeleprompterResult(
         job.study.instrument(program, parameters),
         {"neighbours": tuple(neighbours), "nearest": k},
@@ -390,9 +387,6 @@ def infer_rules(
     )
 
 
-_SEPARATOR = " -> "
-
-
 @_row(
     {"strategy": ("bootstrap_rs -> gepa",) * 3, "effort": EFFORT},
     teacher=True,
@@ -502,16 +496,15 @@ def settings(
     for option, value in overrides.items():
         if option not in options:
             raise UnknownName(f"option of {name}", option, options)
-        text = str(value)
-        default = options[option]
-        options[option] = text
-        if not isinstance(default, str):
-            options[option] = read_value(option, text, type(default), "-O")
+        kind = type(options[option])
+        options[option] = text = str(value)
+        if kind is not str:
+            options[option] = read = read_value(option, text, kind, "-O")
             least = -math.inf if row.source else _LEAST.get(option, 1)
-            if not least <= options[option] < math.inf:
+            if not least <= read < math.inf:
                 raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
-    if "strategy" in options and not row.source:
-        options["strategy"] = _SEPARATOR.join(_steps(options["strategy"]))
+    if name == "better_together":
+        options["strategy"] = " -> ".join(_steps(options["strategy"]))
         if options["effort"] not in EFFORT:
             raise UnknownName("effort", options["effort"], EFFORT)
     return options

@@ -79,7 +79,8 @@ def find_leaks(
 def collect_passages(
     split: Split, queries: Sequence[Query], environment: Environment
 ) -> Iterator[LeakSource]:
-    """Collect queries of a split, and the documents that are wanted for them."""
+    """Collect queries of a split that are of the environment, and the documents that are wanted for them."""
+    queries = [query for query in queries if query in environment.queries]
     for query in queries:
         yield LeakSource("query", split, query.query_id, query.text)
     for doc_id in dict.fromkeys(chain(*relevant_documents(queries, environment).values())):
@@ -91,20 +92,21 @@ def collect_passages(
 def list_texts(compiled: Compiled) -> dict[str, str]:
     """Return the texts of a compiled program by name, without the objective in demonstrations."""
     texts: dict[str, str] = {}
-
-    def add(piece: str, demos: Sequence[JsonMapping]) -> None:
-        for number, demo in enumerate(demos, start=1):
-            texts[f"{piece} {number}"] = "\n".join(texts_in({**demo, "objective": ""}))
-
     for name, prompt in compiled.prompts.items():
-        texts[f"{name} instructions"] = "\n".join(
-            [prompt.instructions, *prompt.descriptions.values()]
-        )
-        add(f"{name} demo", prompt.demos)
+        instructions = [prompt.instructions, *prompt.descriptions.values()]
+        texts[f"{name} instructions"] = "\n".join(instructions)
+        texts |= _list_demos(name, prompt.demos)
     for neighbour in compiled.neighbours:
         for name, demos in neighbour.demos.items():
-            add(f"{name} of {neighbour.query_id}, demo", demos)
+            texts |= _list_demos(f"{name} of {neighbour.query_id},", demos)
     for number, member in enumerate(compiled.members, start=1):
         for name, text in list_texts(member).items():
             texts[f"member {number}, {name}"] = text
     return texts
+
+
+def _list_demos(owner: str, demos: Sequence[JsonMapping]) -> dict[str, str]:
+    return {
+        f"{owner} demo {number}": "\n".join(texts_in({**demo, "objective": ""}))
+        for number, demo in enumerate(demos, start=1)
+    }

@@ -8,10 +8,11 @@ same documents stay together. A dev query is left out when its similarity to som
 doing it by mistake.
 """
 
+import bisect
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,14 +32,6 @@ _REMEDY = "use another task, or --data with more queries (another seed divides t
 
 
 @dataclass(frozen=True, slots=True)
-class ExcludedQuery:
-    """A dev query that is not compiled on. It does not say which test query it repeats."""
-
-    query_id: str
-    similarity: float  # to the test query that it is most alike to
-
-
-@dataclass(frozen=True, slots=True)
 class Trainset(SharedOnDeepcopy):
     """The data of a task for an optimizer: the whole corpus, and no test query or judgement."""
 
@@ -47,22 +40,24 @@ class Trainset(SharedOnDeepcopy):
     validation: tuple[Query, ...]  # to choose between candidates by
     # Dev of each task, with these queries' judgements alone.
     environments: tuple[Environment, ...] = field(repr=False)
-    left_out: tuple[ExcludedQuery, ...]
+    # Dev queries that are not compiled on, with their similarity to the test query that each repeats.
+    left_out: Mapping[str, float]
     digest: str  # eight hex digits: two equal ones are the same division of the same data
     # By query id. With folds, `train` and `validation` have all queries.
     fold_of: Mapping[str, int] = field(default_factory=dict)
     one_need: bool = False  # all queries want the same documents, so that validation says little
 
-    def replacing(self, environments: Sequence[Environment]) -> "Trainset":
-        """Return the training with the same queries as these environments have them."""
+    def replacing(self, environments: Sequence[Environment], prefix: str = "") -> "Trainset":
+        """Return the training with the queries as these environments have them, after a `prefix`."""
         new = {
             query.query_id: query for environment in environments for query in environment.queries
         }
-        train, validation = (
-            tuple(new[query.query_id] for query in queries)
-            for queries in (self.train, self.validation)
+        return replace(
+            self,
+            environments=tuple(environments),
+            train=tuple(new[prefix + query.query_id] for query in self.train),
+            validation=tuple(new[prefix + query.query_id] for query in self.validation),
         )
-        return replace(self, environments=tuple(environments), train=train, validation=validation)
 
     @property
     def environment(self) -> Environment:
@@ -98,14 +93,15 @@ def split_dev(
     # Of the test split only the texts outlive this line.
     test = [query.text for query in load(task, data, "test", **load_options).queries]
     alike = similarities([query.text for query in dev.queries], test)
-    left_out = []
-    usable = []
-    for query, similarity in zip(dev.queries, alike, strict=True):
-        if similarity >= NEAR:
-            left_out.append(ExcludedQuery(query.query_id, round(similarity, 4)))
-        else:
-            usable.append(query)
-    usable.sort(key=lambda query: hashlib.sha256(_encode(f"{seed}:{query.query_id}")).digest())
+    left_out = {
+        query.query_id: round(similarity, 4)
+        for query, similarity in zip(dev.queries, alike, strict=True)
+        if similarity >= NEAR
+    }
+    usable = sorted(
+        (query for query in dev.queries if query.query_id not in left_out),
+        key=lambda query: hashlib.sha256(_encode(f"{seed}:{query.query_id}")).digest(),
+    )
     if len(usable) < 2:
         raise _too_few(dev, len(left_out))
     groups = _group(usable[:limit], dev)
@@ -117,7 +113,7 @@ def split_dev(
         train=train,
         validation=validation,
         environments=(dev.asking(query_ids=[*query_ids[0], *query_ids[1]]),),
-        left_out=tuple(left_out),
+        left_out=left_out,
         digest=hashlib.blake2b(_encode(content), digest_size=4).hexdigest(),
         one_need=len(groups) == 1,
     )
@@ -131,19 +127,25 @@ def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
     """Return the trainsets of several tasks as one. A query's id then begins with its task."""
     if len(trainings) == 1:
         return trainings[0]
-    environments = tuple(_with_names(training.environment) for training in trainings)
-    by_task = list(zip(environments, [len(training.train) for training in trainings], strict=True))
+    named = [
+        training.replacing([_with_names(training.environment)], prefix=f"{training.task} ")
+        for training in trainings
+    ]
     return Trainset(
         task=",".join(training.task for training in trainings),
-        train=_take_turns(environment.queries[:size] for environment, size in by_task),
-        validation=_take_turns(environment.queries[size:] for environment, size in by_task),
-        environments=environments,
-        left_out=tuple(excluded for training in trainings for excluded in training.left_out),
+        train=_take_turns([training.train for training in named]),
+        validation=_take_turns([training.validation for training in named]),
+        environments=tuple(training.environment for training in named),
+        left_out={
+            f"{training.task} {query_id}": similarity
+            for training in trainings
+            for query_id, similarity in training.left_out.items()
+        },
         digest="+".join(training.digest for training in trainings),
     )
 
 
-def _take_turns(queries_of_tasks: Iterable[Sequence[Query]]) -> tuple[Query, ...]:
+def _take_turns(queries_of_tasks: Sequence[Sequence[Query]]) -> tuple[Query, ...]:
     # A teleprompter may look at the first few queries alone.
     turns = itertools.zip_longest(*queries_of_tasks)
     return tuple(filter(None, itertools.chain.from_iterable(turns)))
@@ -183,8 +185,9 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
         for environment in training.environments
         for piece in _pieces(_group(environment.queries, environment))
     ]
-    few = len(training.validation) < fewest_moved(tests=1) and len(pieces) > 2
-    folds = folds or (min(FOLDS, len(pieces)) if few else 1)
+    if folds is None:
+        few = len(training.validation) < fewest_moved(tests=1) and len(pieces) > 2
+        folds = min(FOLDS, len(pieces)) if few else 1
     if folds > len(pieces):
         raise UsageError(
             f"--folds {folds}: {training.task} has {plural(len(pieces), 'dev query', 'dev queries')}, or groups of such"
@@ -216,8 +219,7 @@ def _pieces(groups: list[list[Query]]) -> list[list[Query]]:
 
 def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
     pieces = _pieces(groups)
-    most = round(share * sum(map(len, pieces)))
-    cut = 1
-    while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= most:
-        cut += 1
+    sizes = list(itertools.accumulate(map(len, pieces)))
+    # At least one piece is on each side.
+    cut = min(bisect.bisect_right(sizes, round(share * sizes[-1])) or 1, len(pieces) - 1)
     return tuple(itertools.chain(*pieces[:cut])), tuple(itertools.chain(*pieces[cut:]))

@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import re
-import shlex
 from pathlib import Path
 from statistics import fmean
 
@@ -69,16 +67,18 @@ def test_each_of_several_tasks_has_runs_on_its_own_validation_queries(compiles):
     ]
 
 
-def test_the_commands_that_are_printed_show_the_runs(compiles, command_of, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
+def test_the_comparisons_of_both_splits_are_printed_with_the_folders_of_their_runs(
+    compiles, command_of
+):
     result = compiles(*TUNED, "--held-out", optimizer="tune")
-    commands = re.findall(
-        r"^runs of obliq/congress, \w+ split: sextant view (.*)$", result.out, re.M
-    )
-    for command, queries in zip(commands, (6, 24), strict=True):
-        compared = command_of(compare)(*shlex.split(command), "--json")
-        assert compared.code == 0, compared.err
-        assert json.loads(compared.out)["comparisons"][0]["queries"] == queries
+    learnt = json.loads(compiles(*TUNED, "--held-out", "--json", optimizer="tune").out)
+    for compared, queries in zip(
+        (*learnt["on_validation"], *learnt["held_out"]), (6, 24), strict=True
+    ):
+        assert all(folder in result.out for folder in folders(compared))
+        again = command_of(compare)(*folders(compared), "--json")
+        assert again.code == 0, again.err
+        assert json.loads(again.out)["comparisons"][0]["queries"] == queries
 
 
 def test_nothing_is_sent_for_the_runs_on_validation(server, compiles):

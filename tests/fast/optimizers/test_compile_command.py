@@ -234,16 +234,13 @@ def reworded(compiled):
     }
 
 
-def test_equal_programs_count_once_in_an_ensemble(compiles, labeled, changed, tmp_path):
+def test_equal_programs_in_an_ensemble_are_refused(compiles, labeled, changed, tmp_path):
     again, other = changed(origin={}), changed(prompts=reworded(read(labeled)))
-    result = compiles(*SMALL, *of(labeled, again, labeled), optimizer="ensemble")
+    result = compiles(*SMALL, *of(labeled, again, other), optimizer="ensemble")
     assert refused(
-        result, 2, "two compiled programs that differ", "of 3 given, 1 differ", "--of FILE"
+        result, 2, "two compiled programs that differ", "of 3 given, 2 differ", "--of FILE"
     )
-    result = compiles(*SMALL, *of(labeled, again, other, labeled), optimizer="ensemble")
-    assert result.code == 0 and "equal an earlier one and are left out: 2" in result.err
-    first = folders(result)
-    assert folders(compiles(*SMALL, *of(labeled, other), optimizer="ensemble")) == first
+    assert compiles(*SMALL, *of(labeled, other), optimizer="ensemble").code == 0
     [candidate] = [
         row for row in rows(tmp_path / "runs", "candidates.jsonl") if "members" in row["parameters"]
     ]
@@ -389,12 +386,9 @@ def test_a_budget_without_a_model_is_that_of_a_sitting(compiles):
     for _ in range(2):
         result = compiles("-P", "hops=1", "--budget-calls", "20")
         assert result.code == 8 and "budget of 20 model calls is used up" in result.err
-        assert "no gain so far, the program is kept as it was, of 0 other candidates" in result.out
+        assert "no gain so far, of 0 other" in result.out
     result = compiles("-P", "hops=1")
-    assert (
-        result.code == 0
-        and "no gain, the program is kept as it was, of 0 other candidates" in result.out
-    )
+    assert result.code == 0 and "no gain, of 0 other" in result.out
 
 
 TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature
