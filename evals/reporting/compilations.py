@@ -23,7 +23,7 @@ NOTES = [
 def compilations_table(paths: Iterable[Path]) -> ResultTable:
     """Return the comparisons of the compilations in these folders and below them."""
     found = {file for path in paths for file in path.rglob("compiled/*/*/learnt.json")}
-    rows = []
+    rows: list[JsonObject] = []
     for file in sorted(found):
         try:
             rows += _list_rows(files.loads(file.read_bytes()), file)
