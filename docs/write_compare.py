@@ -1,6 +1,6 @@
 """Writes the printouts of docs/guide/compare.md: `python docs/write_compare.py`.
 
-The page's three blocks are of a comparison, of curves and of a replay, on the miniature of congress.
+The page's four blocks are of a comparison, of curves, of a replay and of credit, on the miniature of congress.
 """
 
 import os
@@ -41,7 +41,9 @@ def print_blocks(runs: Path) -> list[str]:
     drawn = curves[curves.index("nDCG@10 by model calls") :].partition("a query that has ended")[0]
     replayed = output("replay", folders["multihop"], "--retriever", "bm25(k1=1.5,b=0.75)")
     surfaced = replayed[replayed.index(" relevant documents that") :].partition("\n hop")[0]
-    return ["run 1 against" + "\n".join(lines), drawn, surfaced]
+    credit = output("credit", folders["multihop"])
+    hops = credit[credit.index("surfaced 0.") :].partition("\n tool search")[0]
+    return ["run 1 against" + "\n".join(lines), drawn, surfaced, hops]
 
 
 def output(*words: str) -> str:

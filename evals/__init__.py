@@ -1,6 +1,6 @@
 """Run, score, compare: the only place where judgements and search systems meet.
 
-from sextant.evals import behaviour, compare, curves, evaluate, experiment, study
+from sextant.evals import behaviour, compare, credit, curves, evaluate, experiment, study
 
 result = evaluate(program="multihop", task="congress", split="dev")
 print(result.metrics["nDCG@10"].mean, result.folder)
@@ -18,7 +18,7 @@ sextant.use_full_name(__name__)
 
 
 # Modules of commands, which can be called as functions.
-_CALLABLE = ("behaviour", "compare", "curves", "study")
+_CALLABLE = ("behaviour", "compare", "credit", "curves", "study")
 # Other names -> the module that defines them.
 _DEFINED_IN = {
     "Request": "running.request",
@@ -31,6 +31,7 @@ __all__ = [
     "Result",
     "behaviour",
     "compare",
+    "credit",
     "curves",
     "evaluate",
     "experiment",

@@ -1,6 +1,6 @@
 """Python's side of the commands: results that print as tables, also in a notebook.
 
-from sextant.evals import behaviour, compare, curves, evaluate, experiment, study
+from sextant.evals import behaviour, compare, credit, curves, evaluate, experiment, study
 
 print(compare(RUN, RUN))            # as `sextant compare` prints it
 curves(RUN, RUN).plot()             # a figure of matplotlib
@@ -20,6 +20,7 @@ from sextant.evals.reporting.comparison_tables import overview_table, system_nam
 from sextant.evals.running.evaluate import Result, evaluate
 from sextant.evals.scoring import behaviour as behaviour_of_runs
 from sextant.evals.scoring import budget_curves, comparison
+from sextant.evals.scoring import credit as credit_of_searches
 from sextant.tools.errors import UsageError
 from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import (
@@ -112,6 +113,15 @@ def behaviour(*runs: Run | Sequence[Run]) -> TabledResult:
     """Count what the searchers of runs do, as `sextant behaviour` does."""
     result = behaviour_of_runs.compare_behaviour(_paths(runs))
     blocks = behaviour_of_runs.lay_out_behaviour(result)
+    return TabledResult(
+        result, blocks, next(block for block in blocks if isinstance(block, ResultTable))
+    )
+
+
+def credit(*runs: Run | Sequence[Run], metric: str = "surfaced") -> TabledResult:
+    """Divide the score of runs among their searches, as `sextant credit` does."""
+    result = credit_of_searches.compare_credit(_paths(runs), metric)
+    blocks = credit_of_searches.lay_out_credit(result)
     return TabledResult(
         result, blocks, next(block for block in blocks if isinstance(block, ResultTable))
     )

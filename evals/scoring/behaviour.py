@@ -41,6 +41,7 @@ FIGURES = {
     "new_words": "share of a search's words that are new",
     "new_results": "share of a search's results that are new",
     "relevant": "relevant documents that a search surfaces first",
+    "credited": "share of searches that return a relevant document, also one that was known",
     "selected": "share of selected documents that are relevant",
     "notes": "share of notes that lead to a search which surfaces something relevant",
     "decided": "searches after which the headline metric stays as it is",
@@ -175,7 +176,7 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
     before = {"new_words": set[str](), "new_results": set[str]()}
     for number, step in enumerate(outcome["trace"]["steps"]):
         tool = step["tool"]
-        if _surfaces(step):
+        if is_surfacing(step):
             items_of_search = (set(content_words(step["argument"])), set(step["doc_ids"]))
             for (name, earlier), items in zip(before.items(), items_of_search, strict=True):
                 # The first search is new by itself, which says nothing.
@@ -183,6 +184,8 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
                     figures[name].append((len(items - earlier) / len(items), number))
                 earlier |= items
             figures["relevant"].append((first_found[number], number))
+            returned = {units.get(doc_id, doc_id) for doc_id in step["doc_ids"]}
+            figures["credited"].append((int(not returned.isdisjoint(relevant)), number))
             searches[number] = len(searches) + 1
             if notes:
                 notes[-1][1].append(number)
@@ -273,7 +276,7 @@ def _cost_steps(
     return costs
 
 
-def _surfaces(step: JsonMapping) -> bool:
+def is_surfacing(step: JsonMapping) -> bool:
     """Return whether a step is a search that can surface documents."""
     return step["tool"] in SURFACING and not step.get("refused") and not step.get("among")
 

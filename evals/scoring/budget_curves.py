@@ -251,7 +251,7 @@ def query_trajectory(
     up to the next step that costs something, and in the end the submission. A model call is paid
     for with the step that follows it.
     """
-    measured = _SeenShare(row, metric) if metric in SEEN else _RankedValue(row, metric, depth)
+    measured = _SeenShare(row, metric) if metric in SEEN else RankedValue(row, metric, depth)
     value = measured.value()
     if value is None:
         return {}
@@ -294,14 +294,14 @@ def _costs(
 
 
 def _take_steps(
-    measured: "_RankedValue | _SeenShare", steps: Sequence[Row], value_before: float
+    measured: "RankedValue | _SeenShare", steps: Sequence[Row], value_before: float
 ) -> float:
     """Take more steps, and return the value after them."""
     changes = [measured.add(step) for step in steps]
     return (measured.value() or 0.0) if any(changes) else value_before
 
 
-class _RankedValue:
+class RankedValue:
     """The value of a query after the steps so far: a metric of the ranking by now."""
 
     def __init__(self, row: Row, metric: str, depth: int) -> None:

@@ -43,6 +43,19 @@ class Gold {
     }
     return { all: [...found.keys()], fresh };
   }
+
+  /** The share of the relevant documents that is a search's: each is divided among the searches that returned it. */
+  credit(number) {
+    if (!this.isSearch(this.steps[number])) return 0;
+    const shares = this.news[number].all.map(
+      (unit) => 1 / this.events.get(unit).filter((event) => this.isSearch(this.steps[event.step])).length,
+    );
+    return shares.reduce((sum, share) => sum + share, 0) / this.relevant.size;
+  }
+
+  isSearch(step) {
+    return SURFACING.includes(step.tool) && !step.refused && !step.among;
+  }
 }
 
 /** A star in words and in sight: colour alone would not do. */
@@ -156,8 +169,10 @@ const REPEATED = {
 const toolName = (tool) => tool.charAt(0).toUpperCase() + tool.slice(1);
 
 /** What a step did about relevant documents, as a mark; nothing where it met none. */
-function goldMark(step, news) {
+function goldMark(step, number, gold) {
+  const news = gold.news[number];
   if (!news.all.length) return null;
+  const credit = gold.credit(number);
   const all = news.all.length;
   const words =
     {
@@ -176,6 +191,7 @@ function goldMark(step, news) {
     { class: `mark ${["drop", "forget"].includes(step.tool) ? "loss" : SURFACING.includes(step.tool) && !news.fresh.length ? "old" : ""}` },
     el("span", { "aria-hidden": "true" }, "★ "),
     words,
+    credit > 0 && `, credit ${credit.toFixed(3)}`,
   );
 }
 
@@ -195,7 +211,7 @@ function stepCard(step, number, gold, { href, otherWords = null, whose = "", rem
     el(
       "div.step-head",
       el("h4", null, el("a.number", { href, "aria-label": `Step ${number}` }, String(number)), " ", name),
-      goldMark(step, gold.news[number]),
+      goldMark(step, number, gold),
       el("span.setting", facts(setting.filter(Boolean).map((s) => foreign(s)))),
       el("span.cost", cost.filter(Boolean).join(" · ")),
       opensRemark,

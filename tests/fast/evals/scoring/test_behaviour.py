@@ -91,6 +91,7 @@ def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
         "new_words": pytest.approx((1 / 2 + 0) / 2),
         "new_results": pytest.approx((2 / 3 + 0) / 2),
         "relevant": pytest.approx(2 / 3),
+        "credited": pytest.approx(2 / 3),
         "selected": 0.5,
         "notes": 0.5,  # notes in a row are one
         "decided": 3,  # it put b before r2
