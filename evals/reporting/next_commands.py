@@ -1,4 +1,8 @@
-"""What to do after a run: three commands, with the run's own folder, task and options."""
+"""What to do after a run: two commands, with the run's own folder, task and options.
+
+The first looks at the run. The second asks what failed again, or compares with the floor, or, if the
+floor is not there, runs it; after a floor it runs a program.
+"""
 
 import shlex
 from dataclasses import replace
@@ -10,8 +14,6 @@ from sextant.tools.platform import cli_options
 from sextant.tools.platform.wrapping import command_lines
 from sextant.tools.records import JsonMapping
 
-# The model of the dry run that is proposed after a run without one.
-MODEL = "openai/gpt-5-mini"
 # Fields of a request that say what is asked, of whom, and where it goes; others are of one program.
 _KEPT = (
     "task",
@@ -28,41 +30,29 @@ _KEPT = (
     "pool",
     "metrics",
 )
-# Fields of the program itself, kept if the same program is run again.
-_OF_PROGRAM = (
-    "name",
-    "parameters",
-    "compiled",
-    "prompts",
-)
 
 
 def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
-    """Return what to do next, with its command: look, compare with the floor, try a model."""
+    """Return what to do next, with its command."""
     run = shlex.quote(scores["run"])
     if request.shard:
         # A shard has no scores of its own.
         return [("join the shards when all are there", f"sextant gather {run}")]
-    steps = [("look at it", f"sextant view {run}")]
-    if scores["failed"]:
-        same = shlex.join(cli_options.to_command_line(replace(request, again="failed")))
-        steps.append(("ask what failed again", f"sextant run {same}"))
+    look = ("look at it", f"sextant view {run}")
     floor = (scores.get("bounds") or {}).get("floor")
-    if scores["program"] == FLOOR:
-        steps.append(("try a program", _run_command(request, program=MAIN)))
-    elif floor and not request.pool:
+    if scores["failed"]:
+        words = cli_options.to_command_line(replace(request, again="failed"))
+        return [look, ("ask what failed again", f"sextant run {shlex.join(words)}")]
+    if floor and not request.pool and scores["program"] != FLOOR:
         # The bounds name a folder next to the run.
         path = shlex.quote(str(Path(scores["run"]).parent / Path(floor["run"]).name))
-        steps.append(("compare with the floor", f"sextant compare {path} {run}"))
-    else:
-        steps.append(("run the floor", _run_command(request, program=FLOOR)))
-    if scores["lm"] == "offline" and (scores["usage"]["calls"] or scores["program"] == FLOOR):
-        program = MAIN if scores["program"] == FLOOR else request.program
-        command = _run_command(request, program=program, lm=MODEL)
-        steps.append(("price a model", f"{command} --dry-run"))
-    else:
-        steps.append(("see where it lost", f"sextant behaviour {run}"))
-    return steps
+        return [look, ("compare with the floor", f"sextant compare {path} {run}")]
+    purpose, program = "run the floor", FLOOR
+    if scores["program"] == FLOOR:
+        purpose, program = "try a program", MAIN
+    dropped = [name for name in vars(request) if name not in _KEPT]
+    words = ["--program", program, *cli_options.to_command_line(request, dropped)]
+    return [look, (purpose, f"sextant run {shlex.join(words)}")]
 
 
 def render_next(
@@ -78,15 +68,3 @@ def render_next(
     for purpose, command in list_next(scores, request):
         lines += command_lines(f"  {purpose}:", command, width)
     return lines
-
-
-def _run_command(request: Request, **changes: str) -> str:
-    kept = set(_KEPT)
-    if changes["program"] == request.program:
-        kept.update(_OF_PROGRAM)
-    dropped = [name for name in vars(request) if name not in kept]
-    words = ["sextant run"]
-    for name, value in changes.items():
-        words += [f"--{name}", shlex.quote(value)]
-    words += map(shlex.quote, cli_options.to_command_line(request, dropped))
-    return " ".join(words)

@@ -1,4 +1,4 @@
-"""After a run, three commands say what to do next, as they are typed."""
+"""After a run, two commands say what to do next, as they are typed."""
 
 import json
 import shlex
@@ -30,16 +30,14 @@ def parse(command):
     return PARSERS[name]().parse_args(words)
 
 
-def test_a_first_run_is_followed_by_a_look_the_floor_and_the_price_of_a_model(run):
+def test_a_first_run_is_followed_by_a_look_and_the_floor(run):
     ended = run("--program", "multihop", "--task", "congress", "--limit", "2")
     commands = read_commands(ended.err)
-    assert list(commands) == ["look at it", "run the floor", "price a model"]
+    assert list(commands) == ["look at it", "run the floor"]
     [folder] = parse(commands["look at it"]).runs
     assert f"run: {folder}" in ended.out
     floor = parse(commands["run the floor"])
     assert (floor.program, floor.task, floor.limit) == ("retrieve", "congress", 2)
-    priced = parse(commands["price a model"])
-    assert priced.dry_run and priced.program == "multihop" and "/" in priced.lm
 
 
 def test_a_run_beside_its_floor_is_followed_by_the_comparison_with_it(run):
@@ -52,18 +50,16 @@ def test_a_run_beside_its_floor_is_followed_by_the_comparison_with_it(run):
     assert f"run: {compared.runs[0]}" in ended.out
 
 
-def test_the_commands_after_a_run_over_pools_keep_the_pool_and_the_parameters(run):
+def test_the_commands_after_a_run_over_pools_keep_the_pool(run):
     words = ("--task", "congress", "--limit", "2", "--pool", "union:20", "--metric", "P@5")
     run("--program", "retrieve", "--task", "congress", "--limit", "2")
     ended = run("--program", "multihop", *words, "-P", "hops=2")
     commands = read_commands(ended.err)
     # A run over pools is not compared with a floor that searched without one.
-    assert list(commands) == ["look at it", "run the floor", "price a model"]
+    assert list(commands) == ["look at it", "run the floor"]
     floor = parse(commands["run the floor"])
     assert (floor.program, floor.pool, floor.metrics) == ("retrieve", "union:20", ["P@5"])
     assert not floor.parameters
-    priced = parse(commands["price a model"])
-    assert (priced.pool, dict(priced.parameters)) == ("union:20", {"hops": "2"})
 
 
 def test_a_shard_is_followed_by_the_command_that_joins_the_shards(run):
