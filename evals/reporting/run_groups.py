@@ -11,14 +11,13 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sextant import environments
 from sextant.evals.run_descriptions import printable
 from sextant.evals.run_folder import Config
 from sextant.evals.scoring.scored_run import ScoredRun
-from sextant.evals.scoring.system_names import System, describe_run_system, name_settings
+from sextant.evals.scoring.system_names import System, describe_systems
 from sextant.tools.errors import UsageError
 from sextant.tools.platform.number_format import queries
 
@@ -63,26 +62,14 @@ class Group(NamedTuple):
     @property
     def title(self) -> str:
         """The heading of its tables."""
-        paper = PAPERS.get(self.suite, self.suite)
-        if self.variant:
-            paper += f":{self.variant}"
-        labels = [
-            paper,
-            DATA.get(self.data, self.data),
-            SPLITS.get(self.split, self.split),
-        ]
-        if self.queries:
-            labels.append(self.queries)
-        return printable(", ".join(labels))
+        paper = ":".join(filter(None, [PAPERS.get(self.suite, self.suite), self.variant]))
+        labels = [paper, DATA.get(self.data, self.data), SPLITS.get(self.split, self.split)]
+        return printable(", ".join(filter(None, [*labels, self.queries])))
 
     @property
     def stem(self) -> str:
-        """The beginning of its files' names, which differs by the queries that were asked."""
-        stem = file_slug("-".join(filter(None, self[:4])))
-        if self.queries:
-            digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
-            stem += f"-part-{digest[:6]}"
-        return stem
+        """The beginning of its files' names."""
+        return file_slug("-".join(filter(None, self[:5])))
 
     @property
     def whole(self) -> bool:
@@ -120,12 +107,7 @@ def short_task_name(task: str) -> str:
 
 def file_slug(text: str) -> str:
     """A name as a part of a file's name: letters and digits, with hyphens between them."""
-    slug = re.sub(
-        r"[^\w.-]+",
-        "-",
-        printable(text).replace("@", ""),
-        flags=re.ASCII,
-    )
+    slug = re.sub(r"[^\w.-]+", "-", printable(text).replace("@", ""), flags=re.ASCII)
     return slug.strip("-.") or "other"
 
 
@@ -150,17 +132,15 @@ def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns
     differences = []
     # The first run of each column; the objective is part of a fingerprint.
     first: dict[tuple[Any, ...], ScoredRun] = {}
-    for key, group in members.items():
-        for run in group:
-            task = run.config["task"]
-            before = first.setdefault((key, task, run.config["instruction"]), run)
-            expected = before.config["data_fingerprint"]
-            fingerprint = run.config["data_fingerprint"]
-            if expected != fingerprint:
-                differences.append(
-                    f"{before.name} and {run.name} are not over the same data of {task}: their "
-                    f"fingerprints are {expected} and {fingerprint}"
-                )
+    for key, run in [(key, run) for key, group in members.items() for run in group]:
+        task = run.config["task"]
+        before = first.setdefault((key, task, run.config["instruction"]), run)
+        fingerprints = [one.config["data_fingerprint"] for one in (before, run)]
+        if len(set(fingerprints)) > 1:
+            differences.append(
+                f"{before.name} and {run.name} are not over the same data of {task}: their "
+                f"fingerprints are {' and '.join(fingerprints)}"
+            )
     if differences and not force:
         raise UsageError(f"{differences[0]}; report them apart, or give --force")
     return GroupedRuns([_group(key, members[key]) for key in sorted(members)], differences)
@@ -170,27 +150,19 @@ def _queries(config: Config) -> str:
     limit = config["asked"]["limit"]
     query_ids = config["asked"]["query_ids"]
     if query_ids:
-        text = f"the queries {', '.join(query_ids)}"
         digest = hashlib.sha256(json.dumps(query_ids).encode()).hexdigest()[:6]
-        return text if len(text) <= 80 else f"{text[:66]} ... ({digest})"
+        return f"{queries(len(query_ids))} by their ids ({digest})"
     return f"the first {queries(limit)} of each task" if limit else ""
 
 
 def _group(key: GroupKey, runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
-    settings = name_settings(runs)
-    systems = {}
-    for run in runs:
-        system = describe_run_system(run, with_model=len(models) > 1)
-        if setting := settings[run.name]:
-            system = replace(system, name=printable(f"{system.name} ({setting})"))
-        systems[run.name] = system
+    systems = describe_systems(runs)
 
     def order(run: ScoredRun) -> tuple[Any, ...]:
         """By system, pools after everything else."""
         system = systems[run.name]
-        about = (system.pool, system.name, system.of, system.size, system.instruction)
-        return *about, _task_order(run.config["task"]), run.name
+        return system.pool, system, _task_order(run.config["task"]), run.name
 
     model = "" if len(models) > 1 else models.pop()
     return Group(*key, tuple(sorted(runs, key=order)), systems, model)

@@ -297,7 +297,9 @@ def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothi
         [1 / 3, 2 / 3, 1]
     )
     assert (row["end"], row["cost"], row["largest"]) == pytest.approx(((1 + second) / 3, 2, 3))
-    assert [(point["budget"], point["runs"]) for point in found["front"]] == [(1, ["multihop"])]
+    assert [(point["budget"], point["runs"]) for point in found["front"]] == [
+        (1, ["multihop over bm25"])
+    ]
 
 
 def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):

@@ -38,7 +38,9 @@ def test_two_runs_have_the_differences_that_the_command_prints(runs):
         assert {key: shown[key] for key in ("difference", "low", "high", "p_holm", "wins")} == {
             key: row[key] for key in ("difference", "low", "high", "p_holm", "wins")
         }
-    assert found["verdicts"] == ["program-b (B) against program-a (A) in nDCG@10: better"]
+    assert found["verdicts"] == [
+        "program-b over bm25 (B) against program-a over bm25 (A) in nDCG@10: better"
+    ]
     assert found["pairs"] == []
 
 
