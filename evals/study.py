@@ -134,8 +134,8 @@ def command(arguments: argparse.Namespace) -> int:
         quiet=arguments.json,
     )
     text = json.dumps(result.json) + "\n" if arguments.json else result.text
-    if arguments.latex and (page := result.json.get("report")):
-        text = to_latex(result.blocks, style, [page])
+    if arguments.latex and result.json.get("report"):
+        text = to_latex(result.blocks, style)
     print_stdout(
         text,
         kept="in the folder of the study",

@@ -6,13 +6,11 @@ or further columns. tools/platform/terminal.py fits a table to the width of a te
 
 import csv
 import io
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from sextant.tools.errors import UsageError
@@ -23,11 +21,12 @@ from sextant.tools.platform.cli import (
     spell_in,
     strip_control_characters,
 )
-from sextant.tools.platform.files import expand_user_path
+from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.installation import importing_extra
 from sextant.tools.platform.terminal import Cell as Cell
 from sextant.tools.platform.terminal import definitions, draw
 from sextant.tools.platform.terminal import figure_cell as figure_cell
+from sextant.tools.platform.terminal import figure_cells as figure_cells
 from sextant.tools.platform.terminal import value_cell as value_cell
 from sextant.tools.platform.wrapping import command_lines, paragraph
 
@@ -74,17 +73,17 @@ class ResultTable:
 
     def to_html(self) -> str:
         """Return the table as HTML, as a notebook shows it."""
+        lines = [f"<caption>{_in_html(self.title)}</caption>"] if self.title else []
         heads = "".join(f"<th>{_in_html(head)}</th>" for head in self.heads)
-        lines = ["<table>", f"<caption>{_in_html(self.title)}</caption>" if self.title else ""]
         lines.append(f"<thead><tr>{heads}</tr></thead><tbody>")
         for row in self.rows:
-            cells = []
+            cells = ""
             for column, text in enumerate(row):
                 side = "left" if column in self.names else "right"
                 content = _embolden(text, _in_html(text), "<b>", "</b>")
-                cells.append(f'<td style="text-align: {side}">{content}</td>')
-            lines.append(f"<tr>{''.join(cells)}</tr>")
-        return "\n".join(filter(None, [*lines, "</tbody></table>"]))
+                cells += f'<td style="text-align: {side}">{content}</td>'
+            lines.append(f"<tr>{cells}</tr>")
+        return "\n".join(["<table>", *lines, "</tbody></table>"])
 
     def to_pandas(self) -> Any:
         """Return a DataFrame of pandas, with values where they are known. ImportError without pandas."""
@@ -117,14 +116,16 @@ def tabulate(
     a plain text are those of words.
     """
     heads = list(rows[0]) if rows else []
-    shown = list[str]()
-    names = []
-    for head in heads[: len(heads) - in_file]:
-        cells = [row[head] for row in rows]
-        if any(type(cell) is str and cell for cell in cells):
-            names.append(len(shown))
-        if any(cell not in ("", None) for cell in cells):
-            shown.append(head)
+    shown = [
+        head
+        for head in heads[: len(heads) - in_file]
+        if any(row[head] not in ("", None) for row in rows)
+    ]
+    names = [
+        place
+        for place, head in enumerate(shown)
+        if any(type(row[head]) is str and row[head] for row in rows)
+    ]
     return ResultTable(
         title,
         shown,
@@ -170,11 +171,8 @@ def _in_html(text: str) -> str:
 def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -> str:
     """Return lines and tables as they are printed on stdout; `width` None is that of the terminal."""
     width = width or line_width(sys.stdout)
-    lines = []
+    lines = list[str]()
     for block in blocks:
-        if isinstance(block, str):
-            lines.append(f"{paragraph(strip_control_characters(block), width)}\n")
-            continue
         if isinstance(block, CommandLine):
             lead, command = map(strip_control_characters, block)
             lines += [f"{line}\n" for line in command_lines(lead, command, width)]
@@ -182,9 +180,12 @@ def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -
         if isinstance(block, DefinitionList):
             lines.append(f"{definitions(block.items, width)}\n")
             continue
-        if block.title:
-            lines.append(f"{paragraph(strip_control_characters(block.title), width)}\n")
-        lines.append(draw(block.heads, block.rows, block.names, width))
+        table = block if isinstance(block, ResultTable) else None
+        text = table.title if table else str(block)
+        if text or not table:
+            lines.append(f"{paragraph(strip_control_characters(text), width)}\n")
+        if table:
+            lines.append(draw(table.heads, table.rows, table.names, width))
     # A table has an empty line above and below it: two tables need one between them.
     text = re.sub(r"\n{3,}", "\n\n", "".join(lines))
     return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", text)
@@ -208,17 +209,13 @@ def to_markdown(content: Sequence[TextBlock]) -> str:
     """Return lines and tables as Markdown; the notes of tables are left out, because the lines say
     the same.
     """
-    blocks = [""]
+    blocks = []
     for block in content:
         if isinstance(block, ResultTable):
-            title = [f"**{in_markdown(block.title)}**"] if block.title else []
-            blocks += [*title, markdown_rows(block)]
-            continue
-        text = in_markdown(block)
-        if blocks[-1] and text and not blocks[-1].endswith("|"):
-            blocks[-1] += f"\\\n{text}"
+            blocks += [f"**{in_markdown(block.title)}**"] if block.title else []
+            blocks.append(markdown_rows(block))
         else:
-            blocks.append(text)
+            blocks.append(in_markdown(block))
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -274,12 +271,12 @@ def read_latex_style(options: Mapping[str, Any]) -> LatexStyle:
     return style
 
 
-def to_latex(content: Iterable[TerminalBlock], style: LatexStyle, paths: Iterable[str] = ()) -> str:
+def to_latex(content: Iterable[TerminalBlock], style: LatexStyle) -> str:
     """Return floats with captions, labels and booktabs' rules; lines are comments, because a paper
     has its own words.
 
-    A note of several tables is in the caption of the first; of `paths`, which may be relative, the
-    names stay. UsageError for no table of that name, or a caption of several.
+    A note of several tables is in the caption of the first. UsageError for no table of that name, or
+    a caption of several.
     """
     tables = [block for block in content if isinstance(block, ResultTable)]
     chosen = [table for table in tables if style.only in ("", table.stem)]
@@ -287,47 +284,40 @@ def to_latex(content: Iterable[TerminalBlock], style: LatexStyle, paths: Iterabl
         names = ", ".join(table.stem for table in tables)
         raise UsageError(f"--only takes the name of one table: {names}")
     notes = {note for table in tables for note in table.notes}
-    comments = ["\\usepackage{booktabs}"]
-    comments += [block for block in content if isinstance(block, str) and block not in notes]
+    lines = [block for block in content if isinstance(block, str) and block not in notes]
     said = list[str]()
     floats = []
     for table in chosen:
         unit = ["metrics in percent"] * style.percent
         new = [note for note in (*table.notes, *unit) if note not in said]
         said += new
-        caption = [table.title, *new]
+        words = list(filter(None, [table.title, *new]))
         if style.caption:
-            comments += caption
-            caption = [style.caption]
-        floats.append(_float(table, ". ".join(filter(None, caption)), style))
-    lines = [f"% {_leave_out_folders(line)}".rstrip() for line in comments if line]
-    text = "\n".join([*lines, *floats]) + "\n"
-    for path in paths:
-        folder = str(Path(path).parent)
-        for beginning in (folder, _in_latex(folder)):
-            text = re.sub(rf"(?<![\w./-]){re.escape(beginning)}/", "", text)
-    return text
+            lines += words
+            words = [style.caption]
+        floats.append(_float(table, ". ".join(words), style))
+    comments = [
+        f"% {strip_control_characters(hide_folders(line))}".rstrip() for line in lines if line
+    ]
+    return "\n".join(["% \\usepackage{booktabs}", *comments, *floats]) + "\n"
 
 
 def _float(table: ResultTable, caption: str, style: LatexStyle) -> str:
     columns = ["l" if column in table.names else "r" for column in range(len(table.heads))]
-    lines = [
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{_in_latex(caption)}}}",
-        *([f"\\label{{tab:{table.stem}}}"] if table.stem else []),
-        f"\\begin{{tabular}}{{{''.join(columns)}}}",
-        "\\toprule",
-        f"{' & '.join(map(_in_latex, table.heads))} \\\\",
-        "\\midrule",
-    ]
+    label = f"\n\\label{{tab:{table.stem}}}" if table.stem else ""
+    rows = []
     for row in table.rows:
         cells = []
         for cell, side in zip(row, columns, strict=True):
             text = _in_latex(_restyle(cell, style), number=side == "r")
             cells.append(_embolden(cell, text, "\\textbf{", "}"))
-        lines.append(f"{' & '.join(cells)} \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
+        rows.append(f"{' & '.join(cells)} \\\\\n")
+    return (
+        f"\\begin{{table}}\n\\centering\n\\caption{{{_in_latex(caption)}}}{label}\n"
+        f"\\begin{{tabular}}{{{''.join(columns)}}}\n\\toprule\n"
+        f"{' & '.join(map(_in_latex, table.heads))} \\\\\n\\midrule\n"
+        f"{''.join(rows)}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}"
+    )
 
 
 def _restyle(cell: str, style: LatexStyle) -> str:
@@ -359,18 +349,8 @@ _LATEX = str.maketrans(
 )
 
 
-def _leave_out_folders(text: str) -> str:
-    """Return text without control characters, and each path of this machine without its folder."""
-
-    def drop_folder(folder: re.Match[str]) -> str:
-        exists = os.access(expand_user_path(folder[0]), os.F_OK)
-        return "" if exists else folder[0]
-
-    return re.sub(r"(?<![\w./~-])~?/(?:[^\s/]+/)+", drop_folder, strip_control_characters(text))
-
-
 def _in_latex(text: str, *, number: bool = False) -> str:
-    escaped = _leave_out_folders(text).translate(_LATEX)
+    escaped = strip_control_characters(hide_folders(text)).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
     # Two in a row would become a dash.

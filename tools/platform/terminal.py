@@ -4,17 +4,14 @@ Lines and cells break between words. In a file or a pipe, which have no width, p
 stay whole; $COLUMNS gives them one.
 """
 
-import io
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from sextant.tools.platform.cli import WIDTH, line_width, spell_in, strip_control_characters
 from sextant.tools.platform.wrapping import wrap
 
-# Characters between two columns, the most that fit -> what rich pads a cell with.
-PADDING: dict[int, Any] = {3: (0, 1), 2: (0, 1, 0, 0), 1: (0, 0)}
 # Characters of a word that a table which is too wide keeps whole.
 LONGEST_WORD = 30
 # Characters of a line on which a name of a list stands before its text.
@@ -24,14 +21,13 @@ TERM_WIDTH = 24
 class Cell(str):
     """The text of a cell, with the value that it shows, if that is known, and whether it is bold.
 
-    `source` says on a page where the value is from. `form` has the places of the measured `figures`,
-    as in str.format: a paper may want other digits, or percent.
+    `form` has the places of the measured `figures`, as in str.format: a paper may want other digits,
+    or percent.
     """
 
-    __slots__ = ("bold", "figures", "form", "source", "value")
+    __slots__ = ("bold", "figures", "form", "value")
     value: Any
     bold: bool
-    source: str
     form: str
     figures: Sequence[Any]
 
@@ -41,14 +37,12 @@ class Cell(str):
         value: Any = None,
         *,
         bold: bool = False,
-        source: str = "",
         figures: Sequence[Any] = (),
     ) -> Self:
         """Return a text with a value; a text without one is its own value. With `figures` the text is their form."""
         cell = super().__new__(cls, text.format(*figures) if figures else text)
         cell.value = value
         cell.bold = bold
-        cell.source = source
         cell.form = text
         cell.figures = figures
         return cell
@@ -56,15 +50,14 @@ class Cell(str):
 
 def figure_cell(value: float | None, form: str = "{:.4f}", unknown: str = "-") -> Cell:
     """Return a cell with a measured figure; None is written as `unknown`."""
-    return (
-        Cell(unknown)
-        if value is None
-        else Cell(
-            form,
-            value,
-            figures=[value],
-        )
-    )
+    return Cell(unknown) if value is None else Cell(form, value, figures=[value])
+
+
+def figure_cells(
+    row: Mapping[str, Any], columns: Iterable[tuple[str, str, str]], unknown: str = "-"
+) -> dict[str, Cell]:
+    """Return the measured figures of a row by their heads; a column is a head, a key and a form."""
+    return {head: figure_cell(row.get(key), form, unknown) for head, key, form in columns}
 
 
 def value_cell(value: object, text: str = "") -> Cell:
@@ -86,12 +79,11 @@ def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> s
     An item without a name goes on with the text of the one before.
     """
     width = width or line_width(sys.stdout) or WIDTH
-    rows = list(items)
+    rows = [tuple(map(strip_control_characters, item)) for item in items]
     longest = max((len(name) for name, _ in rows if len(name) <= TERM_WIDTH), default=0)
+    margin = " " * (longest + 4)
     lines = list[str]()
-    for row in rows:
-        name, text = map(strip_control_characters, row)
-        margin = " " * (longest + 4)
+    for name, text in rows:
         first = f"  {name:<{longest}}  " if name else margin
         if len(first) > len(margin):
             lines.append(f"  {name}")
@@ -112,62 +104,42 @@ def draw(
     from rich.console import Console  # as above
     from rich.table import Table  # as above
 
-    real = Console()
     columns = list(zip(heads, *rows, strict=True))
     widths = [max(map(_cell_width, column)) for column in columns]
+    gaps = len(widths) - 1
     gap = 3
     if width is not None:
-        needed = sum(widths) + 2
-        gap = next((gap for gap in PADDING if needed + gap * (len(widths) - 1) <= width), 1)
-        least = list(widths)
-        for index, column in enumerate(columns):
-            # A column without a head, but for the first, is drawn: its blanks mean something.
-            if column[0] or index == 0:
-                least[index] = _longest_word(column)
-        _shrink(widths, least, width - 2 - gap * (len(widths) - 1))
-    table = Table(
-        box=rich.box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=PADDING[gap],
-    )
+        gap = 3 if sum(widths) + 2 + 3 * gaps <= width else 1
+        least = list(map(_longest_word, columns))
+        _shrink(widths, least, width - 2 - gap * gaps)
+    total = sum(widths) + gap * gaps + 2
+    console = Console(highlight=False, soft_wrap=True, width=total)
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap // 2))
     for index, head in enumerate(heads):
         side: Any = "left" if index in names else "right"
-        table.add_column(
-            _styled(head, real.encoding),
-            justify=side,
-            width=widths[index],
-            overflow="fold",
-        )
+        text = _styled(head, console.encoding)
+        table.add_column(text, justify=side, width=widths[index], overflow="fold")
     for row in rows:
-        table.add_row(*(_styled(cell, real.encoding) for cell in row))
-    # Rich writes into a text, so that it meets no closed pipe.
-    text = io.StringIO()
-    colours: Any = {"force_terminal": real.is_terminal, "color_system": real.color_system}
-    Console(
-        file=text,
-        highlight=False,
-        soft_wrap=True,
-        width=sum(widths) + gap * (len(widths) - 1) + 2,
-        **colours,
-    ).print(table)
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+        table.add_row(*(_styled(cell, console.encoding) for cell in row))
+    # Nothing is written, so that rich meets no closed pipe.
+    with console.capture() as printed:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
 
 def _shrink(widths: list[int], least: Sequence[int], room: int) -> None:
     """Shrink columns to `room` characters, the widest first, but none to less than its longest word."""
-    for _ in range(sum(widths) - room):
-        widest = max(
-            range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index])
-        )
-        widths[widest] = max(widths[widest] - 1, least[widest])
+    places = range(len(widths))
+    while sum(widths) > room and (
+        wide := [place for place in places if widths[place] > least[place]]
+    ):
+        widths[max(wide, key=widths.__getitem__)] -= 1
 
 
 def _longest_word(cells: Iterable[str]) -> int:
     # A word that is longer than that is an id or a path, and may be broken.
-    return min(
-        max(map(_cell_width, [word for cell in cells for word in cell.split()]), default=0),
-        LONGEST_WORD,
-    )
+    words = [word for cell in cells for word in cell.split()]
+    return min(max(map(_cell_width, words), default=0), LONGEST_WORD)
 
 
 def _cell_width(text: str) -> int:
