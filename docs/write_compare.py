@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/guide/compare.md"
 PROGRAMS = ("multihop", "react", "tournament", "retrieve")
-# Metrics that the page shows of a comparison.
-SHOWN = re.compile(r" (R@10|R@50|nDCG@50|RR@10) ")
+# Rows of a comparison that the page leaves out.
+LEFT_OUT = re.compile(r".* (R@10|R@50|nDCG@50|RR@10) ")
 
 
 def compose() -> str:
@@ -35,15 +35,15 @@ def print_blocks(runs: Path) -> list[str]:
         output("run", "--program", program, "--task", "congress", "--runs", str(runs))
         folders[program] = str(next(runs.glob(f"*/{program}-*")))
     compared = output("compare", folders["retrieve"], folders["multihop"])
-    tables = compared.partition("run 1 against")[2].partition("\nqueries that moved")[0]
-    lines = [line for line in tables.splitlines() if not SHOWN.match(line)]
+    tables = compared.partition("\nagainst ")[2].partition("\nqueries that moved")[0]
+    lines = [line for line in tables.splitlines() if not LEFT_OUT.match(line)]
     curves = output("curves", *folders.values(), "--by", "calls")
     drawn = curves[curves.index("nDCG@10 by model calls") :].partition("a query that has ended")[0]
     replayed = output("replay", folders["multihop"], "--retriever", "bm25(k1=1.5,b=0.75)")
     surfaced = replayed[replayed.index(" relevant documents that") :].partition("\n hop")[0]
     credit = output("credit", folders["multihop"])
     hops = credit[credit.index("surfaced 0.") :].partition("\n tool search")[0]
-    return ["run 1 against" + "\n".join(lines), drawn, surfaced, hops]
+    return ["against " + "\n".join(lines), drawn, surfaced, hops]
 
 
 def output(*words: str) -> str:

@@ -151,8 +151,7 @@ def _print(arguments: argparse.Namespace, result: JsonObject, style: LatexStyle)
         result, pairs=arguments.pairs or len(result["runs"]) == 1
     )
     if arguments.latex:
-        repeats = [path for system in result["systems"] for path in system["repeats"]]
-        print_stdout(to_latex(blocks, style, repeats))
+        print_stdout(to_latex(blocks, style))
         return
     print_stdout(to_markdown(blocks) if arguments.markdown else render_terminal(blocks))
 

@@ -3,9 +3,7 @@
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Sequence
 
 from sextant.evals.reporting.findings import (
     describe_families,
@@ -23,84 +21,109 @@ from sextant.tools.platform.result_table import (
     ResultTable,
     TextBlock,
     figure_cell,
+    figure_cells,
     render_terminal,
     tabulate,
 )
 from sextant.tools.records import JsonMapping, JsonObject
 
 Result = JsonObject
-# Flows that are shown; --json has all.
+# Flows of a system that are shown; --json has all.
 FLOWS = 10
-# Budgets in a table, in addition to the end.
+# Most budgets in a table, in addition to the end.
 COLUMNS = 8
 # Documents gained, and documents lost, in a replay that are printed.
 SHOWN = 10
 # Characters of a search that are printed.
 TEXT = 70
+# Heads, keys and forms of figures: the cost of a query, ...
+COSTS = (
+    ("calls", "calls_per_query", "{:,.1f}"),
+    ("tokens in", "input_tokens_per_query", "{:,.1f}"),
+    ("tokens out", "output_tokens_per_query", "{:,.1f}"),
+    ("thinking", "reasoning_tokens_per_query", "{:,.1f}"),
+    ("paid", "paid_usd_per_query", "${:.5f}"),
+    ("list price", "list_usd_per_query", "${:.5f}"),
+)
+# ... a change of a fate or of a query, in which "z" writes no minus before a zero, ...
+FATE_CHANGE = (
+    ("baseline", "baseline", "{:.4f}"),
+    ("run", "share", "{:.4f}"),
+    ("change", "difference", "{:+z.4f}"),
+)
+QUERY_CHANGE = (
+    ("baseline", "baseline", "{:.4f}"),
+    ("run", "value", "{:.4f}"),
+    ("change", "difference", "{:+z.4f}"),
+)
+# ... and what searches of a hop brought first, and so far.
+HOPS = (("first", "first", "{}"), ("recall", "recall", "{:.4f}"))
 
 
 def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]:
-    """Lay out a comparison: the task, a table of all systems if they are several, the findings, the
-    systems, the cost of a query, notes.
+    """Lay out a comparison: the task, a table of all systems if they are several, the systems, the
+    findings, the cost of a query, notes.
 
-    Without `pairs` the findings are those of the headline metric in one table, else each run has a
-    table of all metrics, of lost documents and of the queries that moved most.
+    Without `pairs` the findings are those of the headline metric, else those of all metrics, and
+    tables of lost documents and of the queries that moved most follow.
     """
-    labels = [
-        "baseline",
-        *(
-            f"run {number}"
-            for number in range(
-                1,
-                len(result["runs"]) + 1,
-            )
-        ),
-    ]
-    systems = list(zip(labels, result["systems"], strict=True))
-    names = [f"{system['name']} ({label})" for label, system in systems]
+    systems = result["systems"]
+    labels = ["baseline", *(f"run {number}" for number in range(1, len(systems)))]
+    names = [f"{system['name']} ({label})" for system, label in zip(systems, labels, strict=True)]
     blocks: list[TextBlock] = [describe_task(result)]
-    if len(labels) > 2:
+    if len(systems) > 2:
         overview = overview_table(result, system_names(result))
         blocks += [overview, *overview.notes, ""]
-    for name, (_, system) in zip(names, systems, strict=True):
-        blocks += [f"{name}: {system['run']}", f"    {describe_system(system)}"]
-        blocks += [f"    repeat: {path}" for path in system["repeats"][1:]]
+    changes = ["", *map(_describe_changes, result["differences"])]
+    for name, system, changed in zip(names, systems, changes, strict=True):
+        lines = [describe_system(system), *(f"repeat: {path}" for path in system["repeats"][1:])]
+        blocks.append(f"{name}: {system['run']}")
+        blocks += [f"    {line}" for line in [*lines, changed] if line]
+    blocks += lay_out_findings(result, labels if pairs else names, every_metric=pairs)
     if pairs:
-        changes = zip(
-            labels[1:],
-            result["runs"],
-            result["differences"],
-            strict=True,
-        )
-        for label, run, changed in changes:
-            blocks += _lay_out_pair(result, label, run, changed["keys"])
+        blocks += _lay_out_pairs(result, labels)
     else:
-        blocks += lay_out_findings(result, names)
-        blocks.append("--pairs prints each comparison with the baseline")
-    blocks += _spread(systems)
-    blocks.append(_cost(result["cost"], names, describe_task(result)))
+        blocks.append("--pairs prints all metrics, lost documents and the queries that moved most")
+    blocks += [_spread_table(result, names), _cost_table(result, names)]
     for note in [*result["notes"], *map(describe_gate, result.get("gates", ()))]:
-        for name, (_, system) in zip(names, systems, strict=True):
+        for name, system in zip(names, systems, strict=True):
             note = note.replace(f"{system['run']}:", f"{name}:")
         blocks.append(note)
-    return [*blocks, *result["deviations"]]
+    blocks += result["deviations"]
+    return [block for block in blocks if not isinstance(block, ResultTable) or block.rows]
 
 
-def lay_out_findings(result: JsonMapping, names: Sequence[str]) -> list[TextBlock]:
-    """Return a table of how each system differs from the baseline in the headline metric, and its notes.
+def _describe_changes(difference: JsonMapping) -> str:
+    changes = []
+    for key, (before, after) in difference["keys"].items():
+        changes.append(f"{key} {abbreviate(after)} (was {abbreviate(before)})")
+    return ", ".join(changes) or "the same configuration"
+
+
+def _describe_forced(result: JsonMapping) -> str:
+    return f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
+
+
+def lay_out_findings(
+    result: JsonMapping, names: Sequence[str], *, every_metric: bool = False
+) -> list[TextBlock]:
+    """Return a table of how each system differs from the baseline in the headline metric, or in
+    every metric, and its notes.
 
     `names` are those of the systems, the baseline's first.
     """
     name_of = dict(zip(result["runs"], names[1:], strict=True))
-    rows = [row for row in result["comparisons"] if row["metric"] == result["metric"]]
-    findings = [make_finding(row, name_of[row["run"]]) for row in rows]
+    metrics = {row["metric"] for row in result["comparisons"]} if every_metric else result["metric"]
+    rows = [row for row in result["comparisons"] if row["metric"] in metrics]
+    families = f"Holm: adjusted for {describe_families(rows)}"
     table = findings_table(
-        f"against {names[0]}",
-        findings,
+        f"against {names[0]}{_describe_forced(result)}",
+        [make_finding(row, name_of[row["run"]]) for row in rows],
         "findings",
-        [f"Holm: adjusted for {describe_families(rows)}"],
+        [describe_task(result), families],
     )
-    return [table, *table.notes]
+    # The task is above.
+    return [table, *table.notes[1:], ""]
 
 
 def overview_table(result: JsonMapping, names: Sequence[str]) -> ResultTable:
@@ -128,139 +151,64 @@ def system_names(result: JsonMapping) -> list[str]:
     return [system["name"] for system in result["systems"]]
 
 
-def _lay_out_pair(
-    result: Result, label: str, run: str, changed: dict[str, list[Any]]
-) -> list[TextBlock]:
-    forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
-    context = f"{describe_task(result)}{forced}"
-    changes = []
-    for key, (before, after) in changed.items():
-        changes.append(f"{key} {abbreviate(after)} (was {abbreviate(before)})")
-    stem = label.replace(" ", "-")
-    families = f"Holm: adjusted for {describe_families(result['comparisons'])}"
-    table = findings_table(
-        f"{label} against baseline{forced}: {', '.join(changes) or 'the same configuration'}",
-        [make_finding(row) for row in result["comparisons"] if row["run"] == run],
-        stem,
-        [context, families],
-    )
-    blocks: list[TextBlock] = ["", table]
-    if run == result["runs"][-1]:
-        blocks += [*table.notes[1:], ""]
-    note = f"{label} against baseline. {context}"
-    for losses in result["losses"]:
-        if losses["run"] == run:
-            blocks += _losses(losses, note, stem)
-    moved = []
-    for row in result["moved"]:
-        if row["run"] == run:
-            moved.append({"query": row["query_id"]} | _change(row, "value"))
-    if moved:
-        blocks.append(
-            tabulate(
-                f"queries that moved most in {result['metric']}",
-                moved,
-                stem=f"{stem}-moved",
-                notes=[note],
-            )
-        )
-    return blocks
-
-
-def _change(row: Result, after: str) -> dict[str, Cell]:
-    return {
-        "baseline": figure_cell(row["baseline"]),
-        "run": figure_cell(row[after]),
-        # "z" writes no minus before a zero.
-        "change": figure_cell(row["difference"], "{:+z.4f}"),
-    }
-
-
-def _losses(losses: Result, note: str, stem: str) -> list[TextBlock]:
-    cutoff = losses["cutoff"]
-    words = {fate.value: text.format(k=cutoff) for fate, text in FATE_LABELS.items()}
+def _lay_out_pairs(result: Result, labels: Sequence[str]) -> list[ResultTable]:
+    """Return tables of lost documents and of the queries that moved most, with a row for each
+    system and fate, flow or query.
+    """
+    label_of = dict(zip(result["runs"], labels[1:], strict=True))
     fates = []
-    for row in losses["changes"]:
-        fate = {
-            "fate": words[row["fate"]],
-            **_change(row, "share"),
-            "interval": interval_cell(row),
-        }
-        fates.append(fate)
-    title = f"R@{cutoff}: what became of relevant documents, mean shares of "
-    title += queries(losses["queries"])
-    blocks: list[TextBlock] = [
-        tabulate(
-            title,
-            fates,
-            stem=f"{stem}-fates",
-            notes=[note],
-        )
-    ]
     flows = []
-    for row in losses["flows"][:FLOWS]:
-        # A mean over repeats is no whole number.
-        form = "{}" if isinstance(row["documents"], int) else "{:.1f}"
-        flows.append(
-            {
+    total = 0
+    for losses in result["losses"]:
+        words = {fate.value: text.format(k=losses["cutoff"]) for fate, text in FATE_LABELS.items()}
+        system = {"system": label_of[losses["run"]]}
+        for row in losses["changes"]:
+            cells = system | {"fate": words[row["fate"]], **figure_cells(row, FATE_CHANGE)}
+            fates.append(cells | {"interval": interval_cell(row), "queries": losses["queries"]})
+        total += len(losses["flows"])
+        for row in losses["flows"][:FLOWS]:
+            # A mean over repeats is no whole number.
+            form = "{}" if isinstance(row["documents"], int) else "{:.1f}"
+            flow = {
                 "documents": figure_cell(row["documents"], form),
                 "baseline": words[row["from"]],
                 "run": words[row["to"]],
                 "queries": row["queries"],
                 "examples": ", ".join(row["examples"]),
             }
-        )
-    if flows:
-        title = f"documents that changed their fate, {len(flows)} of {len(losses['flows'])} flows"
-        blocks.append(
-            tabulate(
-                title,
-                flows,
-                stem=f"{stem}-flows",
-                notes=[note],
-            )
-        )
-    return blocks
+            flows.append(system | flow)
+    moved = []
+    for row in result["moved"]:
+        query = {"system": label_of[row["run"]], "query": row["query_id"]}
+        moved.append(query | figure_cells(row, QUERY_CHANGE))
+    cutoff = result["losses"][0]["cutoff"] if result["losses"] else ""
+    titles = {
+        "fates": f"R@{cutoff}: what became of relevant documents, mean shares over queries",
+        "flows": f"documents that changed their fate, {len(flows)} of {total} flows",
+        "moved": f"queries that moved most in {result['metric']}",
+    }
+    notes = [f"against the baseline{_describe_forced(result)}. {describe_task(result)}"]
+    tables = zip(titles.items(), (fates, flows, moved), strict=True)
+    return [tabulate(title, rows, stem=stem, notes=notes) for (stem, title), rows in tables]
 
 
-def _spread(systems: Iterable[tuple[str, Result]]) -> list[TextBlock]:
-    repeated = {}
-    for label, system in systems:
-        if system["spread"] is not None:
-            repeated[f"{label} ({plural(len(system['repeats']), 'run')})"] = system["spread"]
+def _spread_table(result: Result, names: Sequence[str]) -> ResultTable:
+    metrics = [row["metric"] for row in result["comparisons"]]
     rows = []
-    for metric in dict.fromkeys(chain.from_iterable(repeated.values())):
-        spreads = {name: figure_cell(spread.get(metric)) for name, spread in repeated.items()}
-        rows.append({"metric": metric} | spreads)
-    return (
-        [tabulate("standard deviation of the mean between repeats", rows, stem="spread")]
-        if rows
-        else []
-    )
+    for name, system in zip(names, result["systems"], strict=True):
+        if (spread := system["spread"]) is not None:
+            row: JsonObject = {"system": name, "runs": len(system["repeats"])}
+            rows.append(row | {metric: figure_cell(spread.get(metric)) for metric in metrics})
+    return tabulate("standard deviation of the mean between repeats", rows, stem="spread")
 
 
-def _cost(rows: list[Result], names: list[str], task: str) -> ResultTable:
-    cells = []
-    for name, row in zip(names, rows, strict=True):
-        failed = count_failed(
-            row["failed"],
-            row["queries"],
-            row["repeats"],
-            "run",
-        )
-        cells.append(
-            {
-                "system": name,
-                "calls": figure_cell(row["calls_per_query"], "{:,.1f}", "unknown"),
-                "tokens in": figure_cell(row["input_tokens_per_query"], "{:,.1f}", "unknown"),
-                "tokens out": figure_cell(row["output_tokens_per_query"], "{:,.1f}", "unknown"),
-                "thinking": figure_cell(row["reasoning_tokens_per_query"] or None, "{:,.1f}", ""),
-                "paid": figure_cell(row["paid_usd_per_query"], "${:.5f}", "unknown"),
-                "list price": figure_cell(row["list_usd_per_query"], "${:.5f}", "unknown"),
-                "failed queries": Cell(failed),
-            }
-        )
-    return tabulate("a query cost on average", cells, stem="cost", notes=[task])
+def _cost_table(result: Result, names: Sequence[str]) -> ResultTable:
+    rows = []
+    for name, row in zip(names, result["cost"], strict=True):
+        failed = count_failed(row["failed"], row["queries"], row["repeats"], "run")
+        cells = {"system": name, **figure_cells(row, COSTS, "unknown")}
+        rows.append(cells | {"failed queries": Cell(failed)})
+    return tabulate("a query cost on average", rows, stem="cost", notes=[describe_task(result)])
 
 
 def lay_out_curves(result: Result) -> list[TextBlock]:
@@ -280,42 +228,28 @@ def lay_out_curves(result: Result) -> list[TextBlock]:
 
 def _curves_table(metric: str, axis: str, curves: Result) -> ResultTable:
     budgets = curves["budgets"]
-    columns = _choose_columns(budgets)
+    # Close to each other where they are small.
+    columns = range(0, len(budgets), math.ceil(len(budgets) / COLUMNS))
+    best = {column: max(row["mean"][column] for row in curves["curves"]) for column in columns}
     rows = []
     for row in curves["curves"]:
-        cells = [row["label"]]
+        cells: JsonObject = {curves["words"]: row["label"]}
         for column in columns:
             mean = row["mean"][column]
-            affordable = [p["value"] for p in curves["front"] if p["budget"] <= budgets[column]]
-            cells.append(_starred(mean, is_best=mean >= max(affordable)))
-        cells.append(_starred(row["end"], is_best=row["front"]))
-        cells.append(_amount(axis, row["cost"], mean=True))
+            cells[_amount(axis, budgets[column])] = _starred(mean, is_best=mean >= best[column])
+        cells["at its end"] = _starred(row["end"], is_best=row["front"])
+        cells["after"] = Cell(_amount(axis, row["cost"], ",.1f"), row["cost"])
         rows.append(cells)
-    heads = [curves["words"], *(_amount(axis, budgets[column]) for column in columns)]
     count = queries(curves["curves"][0]["queries"])
-    title = f"{metric} by {curves['words']} a query, mean of {count}"
-    return ResultTable(title, [*heads, "at its end", "after"], rows)
+    return tabulate(f"{metric} by {curves['words']} a query, mean of {count}", rows)
 
 
 def _starred(mean: float, *, is_best: bool) -> Cell:
-    return Cell("{:.4f}*" if is_best else "{:.4f} ", mean, figures=[mean])
+    return figure_cell(mean, "{:.4f}*" if is_best else "{:.4f} ")
 
 
-def _choose_columns(budgets: list[float]) -> list[int]:
-    unit = next(budget for budget in budgets if budget)
-    columns = []
-    for column, budget in enumerate(budgets):
-        if budget and math.log2(round(budget / unit)).is_integer():
-            columns.append(column)
-    while len(columns) > COLUMNS:
-        columns = columns[::2]
-    return ([] if budgets[0] else [0]) + columns
-
-
-def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
-    if axis == "usd":
-        return f"${amount:.6f}".rstrip("0").rstrip(".") if amount < 0.1 else f"${amount:,.2f}"
-    return f"{amount:,.1f}" if mean and amount < 1000 else f"{amount:,.0f}"
+def _amount(axis: str, amount: float, form: str = ",.0f") -> str:
+    return f"${amount:.6f}" if axis == "usd" else f"{amount:{form}}"
 
 
 def curves_csv(result: Result) -> str:
@@ -359,62 +293,40 @@ def render_replay(result: Result) -> str:
     surfaced = []
     for key, count in result["documents"].items():
         words = key.replace("_", " ").replace("both", "then and now")
-        surfaced.append(
-            {
-                "relevant documents that surfaced": words,
-                "documents": count,
-                "share": figure_cell(count / total),
-            }
-        )
+        row = {"relevant documents that surfaced": words, "documents": count}
+        surfaced.append(row | {"share": figure_cell(count / total)})
     hops = []
     for hop in result["hops"]:
-        hops.append(
-            {
-                "hop": Cell(str(hop["hop"] or "none")),
-                "searches": hop["searches"],
-                "first then": hop["then"]["first"],
-                "recall then": figure_cell(hop["then"]["recall"]),
-                "first now": hop["now"]["first"],
-                "recall now": figure_cell(hop["now"]["recall"]),
-            }
-        )
-    finding = make_finding(
-        {
-            **test,
-            "metric": "recall of all that surfaced",
-            "baseline_mean": result["recall"]["then"],
-            "mean": result["recall"]["now"],
-        }
-    )
+        row = {"hop": Cell(str(hop["hop"] or "none")), "searches": hop["searches"]}
+        for time in ("then", "now"):
+            cells = figure_cells(hop[time], HOPS)
+            row |= {f"{head} {time}": cell for head, cell in cells.items()}
+        hops.append(row)
+    recall = {"baseline_mean": result["recall"]["then"], "mean": result["recall"]["now"]}
+    finding = make_finding({**test, **recall, "metric": "recall of all that surfaced"})
     blocks += [
         tabulate("", surfaced),
         findings_table("now against then", [finding], "recall", []),
         tabulate("", hops),
+        *_list_moved(result),
+        "the searches are the run's: with other results, its searcher would have gone on otherwise",
     ]
-    for word, when, before in (("gained", "now", "then"), ("lost", "then", "now")):
-        moved = [row for row in result["relevant"] if row[when] and not row[before]]
-        moved.sort(key=lambda row: (row[when]["hop"], row[when]["rank"]))
-        if moved:
-            title = f"{word}: {plural(len(moved), 'relevant document')}, the first {SHOWN} at most"
-            blocks.append(
-                tabulate(
-                    title,
-                    [_gain(row, row[when]) for row in moved[:SHOWN]],
-                )
-            )
-    blocks.append(
-        "the searches are the run's: with other results, its searcher would have gone on otherwise"
-    )
     return render_terminal(blocks)
 
 
-def _gain(row: Result, at: Result) -> Result:
-    """Return a relevant document that only one of both brought, and the search that did."""
-    return {
-        "query": row["query_id"],
-        "document": row["unit"],
-        "search": " ".join(abbreviate(at["search"], TEXT).split()),
-        "grade": figure_cell(row["grade"], "{:g}"),
-        "hop": at["hop"],
-        "rank": at["rank"],
-    }
+def _list_moved(result: Result) -> list[ResultTable]:
+    """Return the relevant documents that only now or only then were brought, with the first search
+    that did; none if there are none.
+    """
+    rows = []
+    counts = []
+    for word, when, before in (("gained", "now", "then"), ("lost", "then", "now")):
+        moved = [row for row in result["relevant"] if row[when] and not row[before]]
+        moved.sort(key=lambda row: (row[when]["hop"], row[when]["rank"]))
+        counts.append(f"{word}: {plural(len(moved), 'relevant document')}")
+        for row in moved[:SHOWN]:
+            search = " ".join(abbreviate(row[when]["search"], TEXT).split())
+            cells = {"": word, "query": row["query_id"], "document": row["unit"], **row[when]}
+            rows.append(cells | {"search": search, "grade": Cell(f"{row['grade']:g}")})
+    title = f"{', '.join(counts)}; the first {SHOWN} of each at most"
+    return [tabulate(title, rows)] if rows else []

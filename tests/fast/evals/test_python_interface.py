@@ -132,7 +132,8 @@ def test_a_task_may_be_loaded_and_changed_before_it_is_asked(runs):
 
 def test_tables_name_a_function_as_it_is_called(systems):
     names = compare(systems)["systems"]
-    assert [system["name"] for system in names] == ["retrieve", "answer", "rewrite"]
+    programs = [system["name"].removesuffix(" over bm25") for system in names]
+    assert programs == ["retrieve", "answer", "rewrite"]
 
 
 @pytest.mark.parametrize("call", [curves, behaviour, compare])
@@ -171,7 +172,7 @@ def test_compare_takes_results_and_folders(systems):
     first, second, _ = systems
     result = compare(first, str(second.folder))
     assert result["baseline"] == str(first.folder)
-    assert "run 1 against baseline" in str(result)
+    assert "against baseline" in str(result)
     frame = result.to_pandas()
     assert frame["metric"].tolist()[0] == "nDCG@10"
     assert frame["p"].dtype == float and frame["p"].isna().any(), "R@1000 is not tested"

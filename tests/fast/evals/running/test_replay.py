@@ -160,7 +160,7 @@ def test_what_is_printed_is_what_the_json_has(hops, command):
     assert f" {recall['then']:.4f}   {recall['now']:.4f} " in printed.out
     assert (
         f"gained: {plural(result['documents']['only_now'], 'relevant document')}" in printed.out
-        and "lost:" not in printed.out
+        and "lost: 0 relevant documents" in printed.out
     )
     for row in result["relevant"]:
         if row["now"] and not row["then"]:
