@@ -6,8 +6,10 @@ its misses (evals/scoring/attribution.py). A system's mean over its tasks stands
 counted once. Runs that an earlier version scored have no row.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from statistics import fmean
 from typing import NamedTuple
 
 from sextant.evals.reporting.run_groups import Group, short_task_name
@@ -91,20 +93,21 @@ class LossRow(NamedTuple):
     task: str
     cutoff: int
     shares: Mapping[str, float]
-    queries: str = ""
+    # None for a mean.
+    queries: int | None = None
     run: str = ""
 
 
 def losses_table(groups: Sequence[Group]) -> ResultTable:
     """Return every run's shares; no row for runs without any."""
-    labelled_rows = [(group, row) for group in groups for row in list_losses(group)]
-    fates = [fate for fate in FATE_LABELS if any(row.shares.get(fate) for _, row in labelled_rows)]
+    losses = [(group.title, row) for group in groups for row in list_losses(group)]
+    fates = [fate for fate in FATE_LABELS if any(row.shares.get(fate) for _, row in losses)]
     rows = []
-    for group, row in labelled_rows:
+    for title, row in losses:
         cells: JsonObject = {"system": str(row.system), "task": row.task, "of": f"R@{row.cutoff}"}
         for fate in fates:
             cells[fate.replace("_", " ")] = figure_cell(row.shares.get(fate, 0.0))
-        rows.append(cells | {"queries": row.queries, "group": group.title, "run": row.run})
+        rows.append(cells | {"queries": row.queries, "group": title, "run": row.run})
     notes = [
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
@@ -114,29 +117,22 @@ def losses_table(groups: Sequence[Group]) -> ResultTable:
 
 def list_losses(group: Group) -> Iterator[LossRow]:
     """Yield the shares of a group's runs by system, each system's mean over several tasks last."""
-    by_system: dict[System, list[LossRow]] = {}
-    for task, run in [(name, task_run) for name in group.tasks for task_run in group.of_task(name)]:
+    by_system: dict[tuple[System, int], list[LossRow]] = defaultdict(list)
+    for run in group.runs:
         losses = run.scores.get("losses") or {}
-        if query_count := losses.get("queries"):
-            system = group.system(run)
+        if losses.get("queries"):
+            task = short_task_name(run.config["task"])
             cutoff = losses["cutoff"]
             shares = losses["at"][str(cutoff)]
-            row = LossRow(
-                system,
-                short_task_name(task),
-                cutoff,
-                shares,
-                str(query_count),
-                run.name,
-            )
-            by_system.setdefault(system, []).append(row)
-    for system, rows in by_system.items():
+            row = LossRow(group.system(run), task, cutoff, shares, losses["queries"], run.name)
+            by_system[row.system, cutoff].append(row)
+    for (system, cutoff), rows in by_system.items():
         yield from rows
-        if len(rows) > 1 and len({row.cutoff for row in rows}) == 1:
+        if len(rows) > 1:
             means = {}
             for fate in FATE_LABELS:
-                means[str(fate)] = sum(row.shares.get(fate, 0.0) for row in rows) / len(rows)
-            yield LossRow(system, MEAN, rows[0].cutoff, means)
+                means[str(fate)] = fmean(row.shares.get(fate, 0.0) for row in rows)
+            yield LossRow(system, MEAN, cutoff, means)
 
 
 def behaviour_table(groups: Sequence[Group]) -> ResultTable:

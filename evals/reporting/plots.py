@@ -8,7 +8,7 @@ and projections, as in figures of the papers, are left out.
 
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal, NamedTuple
@@ -21,10 +21,9 @@ from sextant.evals.run_descriptions import printable
 from sextant.tools.platform.number_format import abbreviate
 from sextant.tools.records import JsonMapping
 
-# Ink, faint lines and paper, on white and on a dark page; nothing else in a plot has one of these
-# colours.
-INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
-DARK = ("#e8e6e1", "#4a4d52", "#17191c")
+INK = "#222222"
+FAINT = "#d9d9d9"
+PAPER = "#ffffff"
 MUTED = "#767676"
 # Without Okabe and Ito's yellow, which is too pale for a line on white.
 COLOURS = (
@@ -50,10 +49,12 @@ COLUMNS = {
 FONT = 9.5
 PAPER_FONT = 7.0
 
-SeriesKind = Literal["points", "line", "dashed", "steps", "front", "hollow"]
+# A bar is from the lower end of a point's interval to its value.
+SeriesKind = Literal["points", "line", "dashed", "steps", "front", "hollow", "bars"]
 _LOOKS: dict[SeriesKind, dict[str, Any]] = {
     "points": {"linestyle": "none"},
     "line": {},
+    "bars": {},
     "dashed": {"linestyle": "--", "markerfacecolor": PAPER},
     "steps": {"drawstyle": "steps-post", "markevery": [-1]},
     "front": {
@@ -70,41 +71,25 @@ _LOOKS: dict[SeriesKind, dict[str, Any]] = {
     },
 }
 SETTINGS: Any = {
-    **dict.fromkeys(
-        (
-            "text.color",
-            "axes.labelcolor",
-            "axes.edgecolor",
-            "xtick.color",
-            "ytick.color",
-        ),
-        INK,
-    ),
-    **dict.fromkeys(
-        (
-            "figure.facecolor",
-            "axes.facecolor",
-            "savefig.facecolor",
-        ),
-        PAPER,
-    ),
-    **{
-        "grid.color": FAINT,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    },
-    **{
-        "legend.frameon": False,
-        "legend.fontsize": "small",
-        "axes.titlesize": "medium",
-    },
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": FAINT,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": "small",
+    "axes.titlesize": "medium",
     # Names may have a dollar in them.
     "text.parse_math": False,
-    **{
-        "svg.fonttype": "none",
-        "svg.hashsalt": "sextant",
-        "font.family": "sans-serif",
-    },
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sextant",
+    "font.family": "sans-serif",
     # Fonts that publishers take.
     "pdf.fonttype": 42,
 }
@@ -154,9 +139,7 @@ class Plot(NamedTuple):
     stem: str
     title: str
     caption: str
-    # SVG on white, and for a dark page.
-    light: str
-    dark: str
+    svg: str
 
 
 class NotebookFigure(Figure):
@@ -168,40 +151,23 @@ class NotebookFigure(Figure):
         return data.getvalue()
 
 
-def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure]) -> Plot:
-    """Return a plot on both papers: drawn once, since to draw is slow, with its ink and paper
-    exchanged for the dark page.
-    """
+def draw(stem: str, title: str, caption: str, panels: Sequence[Panel]) -> Plot:
+    """Return a plot of a page of ours."""
     title = printable(title)
-    dark = light = svg(draw_figure(), title)
-    for of_light, of_dark in zip(LIGHT, DARK, strict=True):
-        dark = dark.replace(f": {of_light}", f": {of_dark}")
-    return Plot(stem, title, printable(caption), light, dark)
+    return Plot(stem, title, printable(caption), svg(draw_panels(panels), title))
 
 
 def svg(drawing: Figure, title: str) -> str:
     """Return the figure as SVG, the same for the same data; a screen reader says `title`."""
-    return _save(
-        drawing,
-        "svg",
-        {
-            "Date": None,
-            "Creator": None,
-            "Title": title,
-        },
-    ).decode()
+    return _save(drawing, "svg", Date=None, Creator=None, Title=title).decode()
 
 
 def pdf(drawing: Figure, title: str) -> bytes:
     """Return the figure as PDF, the same for the same data."""
-    return _save(
-        drawing,
-        "pdf",
-        {"CreationDate": None, "Title": title},
-    )
+    return _save(drawing, "pdf", CreationDate=None, Title=title)
 
 
-def _save(drawing: Figure, form: str, metadata: dict[str, Any]) -> bytes:
+def _save(drawing: Figure, form: str, **metadata: str | None) -> bytes:
     data = io.BytesIO()
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         # A glyph that the font lacks is left to the reader's browser.
@@ -213,31 +179,22 @@ def _save(drawing: Figure, form: str, metadata: dict[str, Any]) -> bytes:
 @matplotlib.rc_context(SETTINGS)
 def draw_panels(panels: Sequence[Panel], width: float = WIDTH, font: float = FONT) -> Figure:
     """Draw panels one below the other, with a legend of the series of all of them at the end."""
-    labels = dict.fromkeys(series.label for panel in panels for series in panel.series)
-    longest = max(map(len, labels), default=0)
-    in_a_row = 3 if longest <= 24 else 2 if longest <= 44 else 1
-    columns = max(1, int(in_a_row * width / WIDTH))
+    labels = {series.label for panel in panels for series in panel.series}
+    # Names of about 24 characters stand in a row of three on a page of ours.
+    columns = max(1, int(72 * width / WIDTH / max(map(len, labels), default=24)))
     height = len(panels) * min(HEIGHT, 0.8 * width) + 0.21 * ceil(len(labels) / columns)
     handles: dict[str, Any] = {}
     with matplotlib.rc_context({"font.size": font}):
         drawing = NotebookFigure(figsize=(width, height), layout="constrained")
-        subplots = drawing.subplots(
-            len(panels),
-            1,
-            squeeze=False,
-        )[:, 0]
-        for axes, panel in zip(subplots, panels, strict=True):
+        subplots = drawing.subplots(len(panels), 1, squeeze=False)
+        for axes, panel in zip(subplots[:, 0], panels, strict=True):
             _prepare_axes(axes, panel, width)
             for series in panel.series:
                 handles.setdefault(series.label, _draw_series(axes, series))
             if not panel.zero:
                 axes.set_ylim(bottom=0)
         names = [_shorten(label) for label in handles]
-        place: Any = {
-            "loc": "outside lower center",
-            "ncols": columns,
-            "handlelength": 3,
-        }
+        place: Any = {"loc": "outside lower center", "ncols": columns, "handlelength": 3}
         drawing.legend(list(handles.values()), names, **place)
     return drawing
 
@@ -282,37 +239,25 @@ def _draw_series(axes: Axes, series: Series) -> Any:
     y = [point.y for point in series.points]
     low = [point.y if point.low is None else point.low for point in series.points]
     high = [point.y if point.high is None else point.high for point in series.points]
-    if look.get("linestyle") == "none":
-        axes.vlines(
-            x,
-            low,
-            high,
-            color=look["color"],
-            linewidth=1.4,
-            alpha=0.75,
+    if series.kind == "bars":
+        heights = [point.y - bottom for point, bottom in zip(series.points, low, strict=True)]
+        # The colours of a second round are paler.
+        return axes.bar(
+            x, heights, bottom=low, color=look["color"], alpha=1 / (1 + number // len(COLOURS))
         )
+    if look.get("linestyle") == "none":
+        axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
     else:
         step: Any = "post" if "drawstyle" in look else None
-        axes.fill_between(
-            x,
-            low,
-            high,
-            step=step,
-            color=look["color"],
-            alpha=0.09,
-            linewidth=0,
-        )
+        axes.fill_between(x, low, high, step=step, color=look["color"], alpha=0.09, linewidth=0)
     for point in series.points:
         if point.label:
-            above: Any = {
-                "xytext": (0, 5),
-                "textcoords": "offset points",
-                "ha": "center",
-            }
             axes.annotate(
                 printable(point.label),
                 (point.x, point.y),
-                **above,
+                xytext=(0, 5),
+                textcoords="offset points",
+                ha="center",
             )
     return axes.plot(x, y, **look)[0]
 
@@ -342,66 +287,31 @@ def draw_differences(result: JsonMapping, names: Sequence[str]) -> Figure:
     points = []
     for place, row in enumerate(row for row in result["comparisons"] if row["metric"] == metric):
         if row["difference"] is not None:
-            points.append(
-                Point(
-                    place,
-                    row["difference"],
-                    row["low"],
-                    row["high"],
-                )
-            )
-    change = f"difference from {names[0]}"
+            points.append(Point(place, row["difference"], row["low"], row["high"]))
+    series = Series(f"difference from {names[0]}", points)
     ticks = {float(place): name for place, name in enumerate(names[1:])}
-    return draw_panels(
-        [
-            Panel(
-                "",
-                metric,
-                [Series(change, points)],
-                ticks,
-                zero=True,
-            )
-        ]
-    )
+    return draw_panels([Panel("", metric, [series], ticks, zero=True)])
 
 
 def draw_curves(result: JsonMapping) -> Figure:
     """Draw curves for equal budgets: a panel for each axis, with all runs, their bands, and
     the front.
     """
-    numbers = {run["label"]: number for number, run in enumerate(result["runs"])}
     panels = []
     for curves in result["axes"].values():
         budgets = curves["budgets"]
         series = []
         for row in curves["curves"]:
-            rows = zip(
-                budgets,
-                row["mean"],
-                row["low"],
-                row["high"],
-                strict=True,
-            )
+            rows = zip(budgets, row["mean"], row["low"], row["high"], strict=True)
             points = [Point(*values) for values in rows][: row["ended"].index(1.0) + 1]
-            series.append(
-                Series(
-                    row["label"],
-                    points,
-                    numbers[row["label"]],
-                    "steps",
-                )
-            )
+            number = [run["run"] for run in result["runs"]].index(row["run"])
+            series.append(Series(row["label"], points, number, "steps"))
         front = [Point(point["budget"], point["value"]) for point in curves["front"]]
         front.append(Point(budgets[-1], front[-1].y))
         series.append(Series("Pareto front", front, kind="front"))
-        panel = Panel(
-            f"{curves['words']} a query, at most",
-            result["metric"],
-            series,
-        )
+        panel = Panel(f"{curves['words']} a query, at most", result["metric"], series)
         first = next(budget for budget in budgets if budget)
-        if budgets[-1] > 50 * first:
-            panel.scale = {"value": "symlog", "linthresh": first}
+        panel.scale = {"value": "symlog", "linthresh": first}
         panels.append(panel)
     return draw_panels(panels)
 

@@ -23,8 +23,6 @@ from sextant.evals.reporting.report_plots import (
 from sextant.evals.reporting.report_tables import (
     explain_missing_published,
     make_tables,
-    sweep_table,
-    sweep_tasks,
 )
 from sextant.evals.reporting.run_groups import Group, group_runs, short_task_name
 from sextant.evals.run_descriptions import model_name
@@ -37,9 +35,6 @@ from sextant.tools.errors import DataError, UnknownName
 from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.number_format import plural, queries
 from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
-
-# The metric of OBLIQ-Bench's Figure 3.
-SWEPT = "R@10"
 
 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
@@ -128,11 +123,6 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
         items.append(table.to_table())
         if table.is_ordered or table.title in (metrics or headlines) or len(group.tasks) == 1:
             items.append(plot_table(group, table))
-    for name in metrics or (SWEPT,):
-        for task in sweep_tasks(group):
-            swept = sweep_table(group, task, name)
-            if swept.rows:
-                items += [swept.to_table(), plot_table(group, swept)]
     notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
     notes.append(explain_missing_published(group, tables))
     of_runs = dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
@@ -159,7 +149,7 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
                 "queries": scores["queries"],
                 "failed": scores["failed"],
                 **_cost_cells(run),
-                **name_tools_and_memory(config),  # shown if the runs differ in them
+                **name_tools_and_memory(config),
                 "run": run.name,
                 # In the CSV only.
                 "full task": config["task"],
@@ -172,8 +162,6 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
                 "deviations": " / ".join(list_deviations([run])),
             }
             rows.append(row)
-    if len({(row["tools"], row["memory"]) for row in rows}) < 2:
-        rows = [row | {"tools": "", "memory": ""} for row in rows]
     return tabulate(
         "Runs",
         rows,
@@ -185,16 +173,16 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
 
 def _cost_cells(run: ScoredRun) -> dict[str, Cell]:
     """Return calls, tokens and list price of a query on average, which imported runs may lack."""
-    if not run.usage_known:
-        return dict.fromkeys(("calls", "tokens", "list price"), Cell("unknown"))
-    usage = run.scores["usage"]
-    query_count = run.scores["queries"]
-    tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / query_count:,.0f}"
-    if thinking := usage.get("reasoning_tokens"):
-        tokens += f" ({thinking / query_count:,.0f} thinking)"
-    price = None if usage["list_usd"] is None else usage["list_usd"] / query_count
-    return {
-        "calls": figure_cell(usage["calls"] / query_count, "{:,.1f}"),
-        "tokens": Cell(tokens),
-        "list price": figure_cell(price, "${:.5f}", "unknown"),
+    usage = run.scores["usage"] if run.usage_known else {}
+    used = {
+        "calls": (usage.get("calls"), "{:,.1f}"),
+        "tokens in": (usage.get("input_tokens"), "{:,.0f}"),
+        "tokens out": (usage.get("output_tokens"), "{:,.0f}"),
+        "thinking": (usage.get("reasoning_tokens", 0) if usage else None, "{:,.0f}"),
+        "list price": (usage.get("list_usd"), "${:.5f}"),
     }
+    cells = {}
+    for head, (amount, form) in used.items():
+        per_query = None if amount is None else amount / run.scores["queries"]
+        cells[head] = figure_cell(per_query, form, "unknown")
+    return cells

@@ -50,7 +50,7 @@ class Report:
     # Run folder -> the reason why it is not in the report.
     left_out: dict[str, str] = field(default_factory=dict)
     title: str = "Sextant report"
-    # Whether it says what bold and tooltips of its tables mean.
+    # Whether it says what bold means in its tables, and where intervals are.
     legend: bool = True
 
     @property
@@ -96,7 +96,7 @@ def write(
         "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md", report, escape=False)).strip()
         + "\n",
         **{f"tables/{table.stem}.csv": table.to_csv() for table in report.tables},
-        **{f"plots/{plot.stem}.svg": plot.light for plot in report.plots},
+        **{f"plots/{plot.stem}.svg": plot.svg for plot in report.plots},
         **(extra_files or {}),
     }
     with fill_folder(out, force=True) as folder:

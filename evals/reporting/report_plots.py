@@ -1,46 +1,25 @@
 """The plots of a report, each in the form of a paper's figure.
 
-Drawn on white and for a dark page. Published values are hollow, and only there if the tables have
-them. The smoothing of MultiConIR's Figure 3 and the projections of OBLIQ-Bench's Figure 3 are left out,
-because only measured values are drawn here.
+Published values are hollow, and only there if the tables have them. The smoothing of MultiConIR's
+Figure 3 and the projections of OBLIQ-Bench's Figure 3 are left out, because only measured values are
+drawn here.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
-
-import matplotlib
-from matplotlib.figure import Figure
 
 from sextant.evals.reporting import plots
 from sextant.evals.reporting.loss_tables import LOSSES, LossRow
-from sextant.evals.reporting.plots import Panel, Plot, Point, Series, draw, draw_panels
+from sextant.evals.reporting.plots import Panel, Plot, Point, Series, draw
 from sextant.evals.reporting.run_groups import Group, short_task_name
 from sextant.evals.reporting.system_table import ResultRow, SystemTable
-from sextant.evals.run_descriptions import printable
-from sextant.evals.run_schemas import FATE_LABELS, Fate
+from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.metrics import orient
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.programs import FLOOR
 from sextant.tools.pool_kinds import WITH_RELEVANT
 
 INTERVALS = "Bars and bands are 95 % intervals over queries."
-
-# As in the page: found documents in blue, then the warmer, the earlier they were lost.
-_COLOURS = {
-    Fate.FOUND: "#4a67dd",
-    Fate.UNKNOWN: "#c4c4c4",
-    Fate.ERROR: "#55516b",
-    Fate.LIMIT: "#8a86a0",
-    Fate.RANKED_LOW: "#d6d2cb",
-    Fate.FORGOTTEN: "#e3d0c4",
-    Fate.NOT_SELECTED: "#dcbcaa",
-    Fate.SHOWN_IN_PART: "#d69e84",
-    Fate.NOT_SHOWN: "#ca7b5e",
-    Fate.NEVER_SURFACED: "#b5523b",
-}
-# Characters of a bar's name.
-LONGEST = 70
 
 
 def shift_dots(number: int, rows: int) -> float:
@@ -56,14 +35,13 @@ def make_panel(
     metrics = {table.columns[index].metric for index in columns}
     ticks = {float(x): table.columns[index].label for x, index in enumerate(columns)}
     panel = Panel("", metrics.pop() if len(metrics) == 1 else "value", [], ticks)
-    printed = list[Point]()
     for number, row in enumerate(rows):
         shift = shift_dots(number, len(rows)) if kind == "points" else 0.0
-        series = Series(row.label, row.points(columns, shift), number, kind)
-        panel.series.append(series._replace(kind="dashed") if row.kind == "union" else series)
+        row_kind: plots.SeriesKind = "dashed" if row.kind == "union" else kind
+        panel.series.append(Series(row.label, row.points(columns, shift), number, row_kind))
+    printed = list[Point]()
     for row in table.of_kind("published"):
-        if row.ranked:
-            printed += row.points(columns)
+        printed += row.points(columns) if row.ranked else []
     if printed:
         panel.series.append(Series("published", printed, kind="hollow"))
     return panel
@@ -75,21 +53,15 @@ def plot_table(group: Group, table: SystemTable) -> Plot | None:
     Conditions are along lines, as in MultiConIR's Figures 3 to 5, and so are sizes of pools, as in
     OBLIQ-Bench's Figure 3, where the union as retrieved, a lower bound, is dashed.
     """
-    rows = []
-    for row in table.rows:
-        if row.system and row.system.instruction in ("ours", "paper"):
-            rows.append(row)
+    told = ("ours", "paper")
+    rows = [row for row in table.rows if row.system and row.system.instruction in told]
     ours = [row for row in rows if row.kind == "ours"]
     if not rows or not (ours or table.is_ordered):
         return None
-    kind: plots.SeriesKind = "line" if table.is_ordered else "points"
-    panel = make_panel(table, ours or rows, kind)
+    panel = make_panel(table, ours or rows, "line" if table.is_ordered else "points")
     notes = [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
-    if panel.series[-1].kind == "hollow":
-        notes.append("Hollow: the systems of the paper.")
-    caption = " ".join([INTERVALS, *notes])
-    title = f"{table.title}: {group.title}"
-    return draw(f"{table.stem}-plot", title, caption, lambda: draw_panels([panel]))
+    caption = " ".join([INTERVALS, *notes, "Hollow: the systems of the paper."])
+    return draw(f"{table.stem}-plot", f"{table.title}: {group.title}", caption, [panel])
 
 
 def plot_gap(groups: Sequence[Group]) -> Plot | None:
@@ -121,7 +93,7 @@ def plot_gap(groups: Sequence[Group]) -> Plot | None:
         "As OBLIQ-Bench's Figure 1. Below the diagonal, documents are recognised that no search "
         "finds."
     )
-    return draw("gap", "Search and verification", caption, lambda: draw_panels([panel]))
+    return draw("gap", "Search and verification", caption, [panel])
 
 
 def best_mean(
@@ -143,38 +115,24 @@ def best_mean(
 
 
 def plot_losses(group: Group, rows: Sequence[LossRow]) -> Plot | None:
-    """The losses of a group as bars, a bar for each system and task; None if no run has shares."""
+    """The losses of a group as stacked bars, a bar for each system and task, from what was found
+    upwards; None if no run has shares.
+    """
     if not rows:
         return None
-    cutoffs = {row.cutoff for row in rows}
-    recall = f"R@{cutoffs.pop()}" if len(cutoffs) == 1 else "recall"
-    title = f"{LOSSES}, {recall}: {group.title}"
-    caption = (
-        "The blue part is recall; the others sum to what it misses, the redder the earlier it was "
-        "lost."
-    )
-    return draw(f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
-
-
-@matplotlib.rc_context(plots.SETTINGS)
-def _draw_bars(rows: Sequence[LossRow]) -> Figure:
-    drawing = plots.NotebookFigure(
-        figsize=(plots.WIDTH + 1.5, 1.1 + 0.26 * len(rows)), layout="constrained"
-    )
-    axes = drawing.add_subplot()
-    positions = range(len(rows))
-    starts = [0.0] * len(rows)
-    for fate, colour in _COLOURS.items():
-        widths = [row.shares.get(fate, 0.0) for row in rows]
-        if any(widths):
-            label = FATE_LABELS[fate].format(k="k")
-            look: Any = {"edgecolor": plots.PAPER, "linewidth": 0.6}
-            axes.barh(positions, widths, left=starts, color=colour, label=label, **look)
-        starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    names = [printable(f"{row.task}: {row.system}") for row in rows]
-    axes.set_yticks(positions, [name[:LONGEST] for name in names])
-    # The first is on top.
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    drawing.legend(loc="outside lower center", ncols=3, handlelength=1.2)
-    return drawing
+    series = list[Series]()
+    heights = [0.0] * len(rows)
+    for fate, words in FATE_LABELS.items():
+        shares = [row.shares.get(fate, 0.0) for row in rows]
+        if any(shares):
+            points = []
+            for place, share in enumerate(shares):
+                low = heights[place]
+                heights[place] += share
+                points.append(Point(place, heights[place], low))
+            series.append(Series(words.format(k="k"), points, len(series), "bars"))
+    cutoffs = ", ".join(dict.fromkeys(f"R@{row.cutoff}" for row in rows))
+    ticks = {float(place): f"{row.task}: {row.system}" for place, row in enumerate(rows)}
+    caption = "The lowest part is recall; the others sum to what it misses."
+    panel = Panel("", cutoffs, series, ticks)
+    return draw(f"{group.stem}-losses", f"{LOSSES}: {group.title}", caption, [panel])

@@ -8,7 +8,6 @@ evals/studies/results.py and in comparison_tables.py.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from sextant.evals.reporting.plots import Point
@@ -16,7 +15,6 @@ from sextant.evals.reporting.run_groups import short_task_name
 from sextant.evals.scoring.metrics import is_lower_better, orient
 from sextant.evals.scoring.statistics import TIE
 from sextant.evals.scoring.system_names import System
-from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import Cell, ResultTable
 
 RowKind = Literal["ours", "union", "gold", "computed", "published"]
@@ -44,6 +42,8 @@ class ResultColumn(NamedTuple):
     leads: bool = True
     # Whether one of its figures is the best.
     ranked: bool = True
+    # Documents in the pool, if the table is by them.
+    size: int = 0
 
     def describe(self) -> tuple[str, str, str]:
         """Return its task or tasks, judgements and metric, in words."""
@@ -77,33 +77,6 @@ class ResultCell:
     mark: str = ""
     # Answers to the queries, of which each seed gives one.
     answers: int | None = None
-    seeds: int = 1
-
-    @property
-    def title(self) -> str:
-        """The sources of the figure, in a line."""
-        parts = []
-        if self.low is not None:
-            parts.append(f"95 % interval {self.low:.4f} to {self.high:.4f}")
-        if self.error is not None:
-            parts.append(f"standard error {self.error}")
-        if self.queries is not None:
-            seeds = f", {self.seeds} seeds" if self.seeds > 1 else ""
-            parts.append(plural(self.queries, "query", "queries") + seeds)
-        if self.failed:
-            answers = plural(self.answers or 0, "answer")
-            parts.append(f"{self.failed} of {answers} failed, at the worst value")
-        return "; ".join(filter(None, [*parts, self.note, self.source]))
-
-    def show(self) -> Cell:
-        """Return the figure for a table."""
-        return Cell(
-            f"{self.form}{self.mark}",
-            self.value,
-            bold=self.best,
-            source=self.title,
-            figures=[self.value, self.low, self.high],
-        )
 
 
 @dataclass(slots=True)
@@ -141,6 +114,7 @@ _KNOWN = (
     "resampled_error",
     "answers",
 )
+CSV_HEADS = ("kind", "system", "task", "judgements", "metric", *_KNOWN, "best")
 
 
 @dataclass(slots=True)
@@ -173,50 +147,37 @@ class SystemTable:
 
     def to_table(self) -> ResultTable:
         """Lay it out, the rows of each kind below each other."""
-        rows: list[list[str]] = []
-        csv_rows = []
-        for kind, remark in KINDS.items():
-            for row in self.of_kind(kind):
-                shown = [cell.show() if cell else "" for cell in row.cells]
-                rows.append([f"{row.label}{remark}", *shown])
-                for column, cell in zip(self.columns, row.cells, strict=True):
-                    if cell is not None:
-                        best = "yes" if cell.best else ""
-                        known = attrgetter(*_KNOWN)(cell)
-                        csv_rows.append([kind, row.label, *column.describe(), *known, best])
-        csv_heads = ["kind", "system", "task", "judgements", "metric", *_KNOWN, "best"]
+        rows = []
+        csv_rows: list[Sequence[object]] = [CSV_HEADS]
+        for row in sorted(self.rows, key=lambda row: list(KINDS).index(row.kind)):
+            shown: list[str] = [f"{row.label}{KINDS[row.kind]}"]
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                text = Cell("")
+                if cell is not None:
+                    figures = [cell.value, cell.low, cell.high]
+                    text = Cell(f"{cell.form}{cell.mark}", cell.value, figures=figures)
+                    text.bold = cell.best
+                    known = [getattr(cell, name) for name in _KNOWN]
+                    best = "yes" if cell.best else ""
+                    csv_rows.append([row.kind, row.label, *column.describe(), *known, best])
+                shown.append(text)
+            rows.append(shown)
+        heads = ["system", *(column.label for column in self.columns)]
         return ResultTable(
-            self.title,
-            ["system", *(column.label for column in self.columns)],
-            rows,
-            notes=self.notes,
-            stem=self.stem,
-            csv_rows=[csv_heads, *csv_rows],
+            self.title, heads, rows, notes=self.notes, stem=self.stem, csv_rows=csv_rows
         )
 
 
 def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -> list[ResultRow]:
-    """Return rows by their kind, and within it in the order of the mean of their figures, the best
-    first.
-
-    Rows without a figure in some column follow, those with figures in the same columns in the order
-    of their mean. Computed and published rows keep their order.
+    """Return rows by their kind, and within it those with the most figures first, then by the mean
+    of their figures, the best first.
     """
 
-    def score(row: ResultRow) -> float:
+    def key(row: ResultRow) -> tuple[int, int, float]:
         values = []
         for cell, column in zip(row.cells, columns, strict=True):
             if cell is not None:
                 values.append(orient(column.metric.partition(",")[0], cell.value))
-        return sum(values) / max(len(values), 1)
-
-    groups: dict[tuple[bool, ...], int] = {(True,) * len(columns): 0}
-
-    def key(row: ResultRow) -> tuple[int, int, float]:
-        kind = list(KINDS).index(row.kind)
-        if row.kind in ("computed", "published"):
-            return kind, 0, 0.0
-        filled = tuple(cell is not None for cell in row.cells)
-        return kind, groups.setdefault(filled, len(groups)), -score(row)
+        return list(KINDS).index(row.kind), -len(values), -sum(values)
 
     return sorted(rows, key=key)

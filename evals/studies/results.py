@@ -10,7 +10,6 @@ often the study was run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -283,7 +282,6 @@ def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell |
     by_task = [results.runs.get((row, task), []) for task in column.tasks]
     runs = [run for task_runs in by_task for run in task_runs]
     mean, low, high = estimate_mean(values)
-    seeds = {len(task_runs) for task_runs in by_task}
     failed, answers = _count_answers(runs)
     return ResultCell(
         mean,
@@ -294,7 +292,6 @@ def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell |
         queries=sum(map(len, values)),
         failed=failed,
         answers=answers,
-        seeds=seeds.pop() if len(seeds) == 1 else 1,
     )
 
 
@@ -434,7 +431,7 @@ def write(results: StudyResults, figures: SystemTable, runs: Path) -> Path:
     plots = []
     for stem, panel in _make_panels(results, figures).items():
         title = f"{results.study.name}: {panel.y}"
-        plots.append(draw(stem, title, INTERVALS, partial(draw_panels, [panel])))
+        plots.append(draw(stem, title, INTERVALS, [panel]))
         files |= draw_for_paper(stem, title, panel)
     table = figures.to_table()
     notes = [*results.notes, FILES]
@@ -446,9 +443,8 @@ def write(results: StudyResults, figures: SystemTable, runs: Path) -> Path:
         ),
     ]
     seconds = _seconds_table(results)
-    paths = [run.name for run in results.all_runs]
     for table in [*report.tables, seconds]:
-        text = to_latex([*results.deviations, table], LatexStyle(), paths)
+        text = to_latex([*results.deviations, table], LatexStyle())
         files[f"tables/{table.stem}.tex"] = text
     files["tables/study-seconds.csv"] = seconds.to_csv()
     files["tables/study-queries.csv"] = to_csv(_list_query_values(results))
