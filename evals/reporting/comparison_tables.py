@@ -113,8 +113,9 @@ def lay_out_findings(
     `names` are those of the systems, the baseline's first.
     """
     name_of = dict(zip(result["runs"], names[1:], strict=True))
-    metrics = {row["metric"] for row in result["comparisons"]} if every_metric else result["metric"]
-    rows = [row for row in result["comparisons"] if row["metric"] in metrics]
+    rows = list(result["comparisons"])
+    if not every_metric:
+        rows = [row for row in rows if row["metric"] == result["metric"]]
     families = f"Holm: adjusted for {describe_families(rows)}"
     table = findings_table(
         f"against {names[0]}{_describe_forced(result)}",

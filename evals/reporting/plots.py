@@ -35,7 +35,8 @@ COLOURS = (
     "#e69f00",
     INK,
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# One less than the colours, so that 42 series differ.
+MARKERS = ("o", "s", "^", "D", "v", "P")
 # The width of a plot on a page of ours, and the most that a panel is high, in inches.
 WIDTH = 7.0
 HEIGHT = 4.0
@@ -176,7 +177,6 @@ def _save(drawing: Figure, form: str, **metadata: str | None) -> bytes:
     return data.getvalue()
 
 
-@matplotlib.rc_context(SETTINGS)
 def draw_panels(panels: Sequence[Panel], width: float = WIDTH, font: float = FONT) -> Figure:
     """Draw panels one below the other, with a legend of the series of all of them at the end."""
     labels = {series.label for panel in panels for series in panel.series}
@@ -184,11 +184,11 @@ def draw_panels(panels: Sequence[Panel], width: float = WIDTH, font: float = FON
     columns = max(1, int(72 * width / WIDTH / max(map(len, labels), default=24)))
     height = len(panels) * min(HEIGHT, 0.8 * width) + 0.21 * ceil(len(labels) / columns)
     handles: dict[str, Any] = {}
-    with matplotlib.rc_context({"font.size": font}):
+    with matplotlib.rc_context(SETTINGS | {"font.size": font}):
         drawing = NotebookFigure(figsize=(width, height), layout="constrained")
         subplots = drawing.subplots(len(panels), 1, squeeze=False)
         for axes, panel in zip(subplots[:, 0], panels, strict=True):
-            _prepare_axes(axes, panel, width)
+            _prepare_axes(axes, panel)
             for series in panel.series:
                 handles.setdefault(series.label, _draw_series(axes, series))
             if not panel.zero:
@@ -199,12 +199,9 @@ def draw_panels(panels: Sequence[Panel], width: float = WIDTH, font: float = FON
     return drawing
 
 
-def _prepare_axes(axes: Axes, panel: Panel, width: float) -> None:
-    axes.set(
-        xlabel=printable(panel.x),
-        ylabel=printable(panel.y),
-        title=printable(panel.title),
-    )
+def _prepare_axes(axes: Axes, panel: Panel) -> None:
+    x, y, title = map(printable, (panel.x, panel.y, panel.title))
+    axes.set(xlabel=x, ylabel=y, title=title)
     axes.grid(axis="y", linewidth=0.7)
     axes.set_axisbelow(True)
     if panel.scale:
@@ -212,10 +209,7 @@ def _prepare_axes(axes: Axes, panel: Panel, width: float) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
     if panel.ticks:
         names = [printable(name) for name in panel.ticks.values()]
-        # Characters that fit next to each other.
-        is_crowded = sum(map(len, names)) > 64 * min(1, width / WIDTH)
-        turned: Any = {"rotation": 30, "ha": "right"} if is_crowded else {}
-        axes.set_xticks(list(panel.ticks), names, **turned)
+        axes.set_xticks(list(panel.ticks), names, rotation=30, ha="right")
         axes.minorticks_off()
         if not panel.scale:
             axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
@@ -230,7 +224,7 @@ def _draw_series(axes: Axes, series: Series) -> Any:
     number = series.number
     look: dict[str, Any] = {
         "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
+        "marker": MARKERS[number % len(MARKERS)],
         "markersize": 5,
         "linewidth": 1.6,
     }

@@ -3,7 +3,7 @@
 The tables are made in report_tables.py, the plots in report_plots.py, the page in report_page.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sextant.evals.reporting.compilations import compilations_table
@@ -21,7 +21,7 @@ from sextant.evals.reporting.report_plots import (
     plot_table,
 )
 from sextant.evals.reporting.report_tables import (
-    explain_missing_published,
+    NO_PUBLISHED,
     make_tables,
 )
 from sextant.evals.reporting.run_groups import Group, group_runs, short_task_name
@@ -55,10 +55,10 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
             unknown = UnknownName("metric of these runs", name, metric_names)
             raise problems[0] if problems else unknown
     groups, forced = group_runs(runs, force=force)
-    left_out = [
-        (hide_folders(path.as_posix()), hide_folders(reason))
+    left_out = {
+        str(hide_folders(path.as_posix())): str(hide_folders(reason))
         for path, reason in sorted(unscored.items())
-    ]
+    }
     sections = [_section(group, metrics) for group in groups]
     sections += _shared_sections(groups, metrics, paths, left_out)
     tasks = {task for group in groups for task in group.tasks}
@@ -71,15 +71,16 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     for run in runs:
         warnings += _warnings(run)
     summary += ". Made by sextant report."
-    return Report(summary, warnings, sections, len(runs), dict(left_out))
+    return Report(summary, warnings, sections, len(runs), left_out)
 
 
 def _shared_sections(
     groups: Sequence[Group],
     metrics: Sequence[str],
     paths: Sequence[Path],
-    left_out: Sequence[tuple[str, str]],
+    left_out: Mapping[str, str],
 ) -> Iterator[ReportSection]:
+    reasons = [{"run": run, "why": reason} for run, reason in left_out.items()]
     bars = [plot_losses(group, list(list_losses(group))) for group in groups]
     sections: list[tuple[list[Plot | None], ResultTable]] = [
         ([plot_gap(groups)], gap_table(groups, metrics)),
@@ -87,14 +88,7 @@ def _shared_sections(
         ([], behaviour_table(groups)),
         ([], compilations_table(paths)),
         ([], _runs_table(groups)),
-        (
-            [],
-            tabulate(
-                "Left out",
-                [{"run": run, "why": reason} for run, reason in left_out],
-                stem="left-out",
-            ),
-        ),
+        ([], tabulate("Left out", reasons, stem="left-out")),
     ]
     for plots, table in sections:
         items: list[Plot | ResultTable] = [plot for plot in plots if plot]
@@ -124,13 +118,14 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
         if table.is_ordered or table.title in (metrics or headlines) or len(group.tasks) == 1:
             items.append(plot_table(group, table))
     notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
-    notes.append(explain_missing_published(group, tables))
+    if not any(table.of_kind("published") for table in tables):
+        notes.append(NO_PUBLISHED)
     of_runs = dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
     return ReportSection(
         group.stem,
         group.title,
         [item for item in items if item],
-        [note for note in notes if note],
+        notes,
         [note[:1].upper() + note[1:] for note in of_runs],
     )
 

@@ -1,7 +1,7 @@
 """The tables of a group of runs: systems are rows, and the papers' rows stand apart from ours.
 
 A group of one task has one table, with metrics as columns; a group of several has a table for each
-metric that the suite's paper prints, with tasks as columns. For MultiConIR's protocols a table has the
+metric, with tasks as columns. For MultiConIR's protocols a table has the
 conditions as columns (its Tables 1 and 13 to 20), and for pools of several sizes the sizes. Published
 rows, one for each system and table of a paper, are there only next to runs over whole splits of the
 full release, for the same split and judgements. Whether a difference is significant is for
@@ -47,47 +47,38 @@ NOTES = {
     "BIRCO": "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, "
     "the CSV file has both",
 }
+# Is said of a group without a row of a paper.
+NO_PUBLISHED = (
+    "No published figures: a paper's figures stand beside runs over all queries of its split of the "
+    "full release, not beside part of the queries, a folder's data or the bundled miniatures, which "
+    "are invented"
+)
 
 
 def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[SystemTable]:
-    """Return the tables of a group: of `metrics`, or of those that its suite's paper prints."""
-    names = _choose_metrics(group, metrics)
+    """Return the tables of a group: of `metrics`, or of all."""
     tasks = group.tasks
+    headlines = {run.metric for run in group.runs}
+    known = {name: None for run in group.runs for name in run.columns if "[" not in name}
+    names = [name for name in known if name in (metrics or known) and "Win(" not in name]
+    # The headline is first.
+    names.sort(key=lambda name: name not in headlines)
     if len(tasks) == 1:
         by_metric = [column for name in names for column in _columns(group, tasks[0], name, name)]
         tables = [_make_table(group, group.stem, short_task_name(tasks[0]), by_metric)]
     else:
         tables = [_by_task(group, name) for name in names]
     if not metrics or any(name.startswith("Win") for name in metrics):
-        # MultiConIR's: the mean over the domains of each protocol, and each domain of that of
-        # complexity.
+        # MultiConIR's: each domain, and their mean.
         laddered = list(
             dict.fromkeys(run.config["task"] for run in group.runs if "Win(1)" in run.columns)
         )
+        tables += [_by_condition(group, [task]) for task in laddered]
         if len(laddered) > 1:
             tables.append(_by_condition(group, laddered))
-        if len(laddered) == 1 or group.variant == "complexity":
-            tables += [_by_condition(group, [task]) for task in laddered]
     for name in metrics or (SWEPT,):
         tables += [_by_pool_size(group, task, name) for task in tasks]
     return [table for table in tables if table.columns]
-
-
-def _choose_metrics(group: Group, only: Sequence[str]) -> list[str]:
-    """Return the metrics that have a column by task, the headline first: those of the paper, or all
-    without any.
-    """
-    columns = dict.fromkeys(name for run in group.runs for name in run.columns)
-    names = [name for name in columns if "[" not in name and not name.startswith("Win(")]
-    if only:
-        return [name for name in names if name in only]
-    headlines = {run.metric for run in group.runs}
-    printed = headlines | {"Triplets"}
-    for figure in published.figures():
-        if figure.task.startswith(f"{group.suite}/"):
-            printed.add(figure.metric)
-    chosen = [name for name in names if name in printed] or names
-    return sorted(chosen, key=lambda name: name not in headlines)
 
 
 def _make_table(
@@ -297,17 +288,3 @@ def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[Resul
                 # The maximum and rankings of pools with gold in them are no system's.
                 row.ranked = row.ranked and "bound, not a" not in figure.note
     return [rows[label] for label in sorted(rows)]
-
-
-def explain_missing_published(group: Group, tables: Sequence[SystemTable]) -> str:
-    """Return the reason why a group has no published row; "" if it has some."""
-    if any(table.of_kind("published") for table in tables):
-        return ""
-    reason = "the paper has none for this variant, split, part of the queries and these metrics"
-    if group.data != "full":
-        reason = (
-            "they stand beside runs over the full release, not over a folder's data or the bundled "
-            f"miniatures, which are invented: sextant tasks fetch {group.tasks[0]}, then "
-            "sextant run --data full"
-        )
-    return f"No published figures: {reason}"

@@ -147,10 +147,10 @@ def _footings(scores: Scores) -> Iterator[str]:
         if failure["at"] and ", line " not in error:
             error += f", at {failure['at']}"
         yield f"failed: {queries(failure['queries'])}, first {failure['first']}, with {error}"
-    answers = scores["usage"]["calls"] or "an unknown number"
+    answers = scores["usage"]["calls"]
     if unusable := scores["unusable"]:
-        count = sum(unusable.values())
-        yield f"answers that could not be used: {count} of {answers} ({_counts(unusable)})"
+        share = plural(answers, "answer") if answers else "an unknown number of answers"
+        yield f"{sum(unusable.values())} of {share} could not be used: {_counts(unusable)}"
     if used := scores.get("used_in_part"):
         yield f"answers used in part: {_counts(used)}"
     for key, label in COUNTED.items():

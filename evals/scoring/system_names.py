@@ -148,7 +148,9 @@ def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
         settings = {name: _describe_settings(own, keys) for name, own in flat.items()}
         if len({(run.config["task"], settings[run.name]) for run in runs}) == len(runs):
             return settings
-    return {run.name: run.name for run in runs}
+    folders = [run.path.name for run in runs]
+    is_unique = len(set(folders)) == len(folders)
+    return {run.name: run.path.name if is_unique else run.name for run in runs}
 
 
 def _describe_settings(flat: Mapping[str, str], keys: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ or further columns. tools/platform/terminal.py fits a table to the width of a te
 
 import csv
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from sextant.tools.platform.cli import (
     spell_in,
     strip_control_characters,
 )
-from sextant.tools.platform.files import hide_folders
+from sextant.tools.platform.files import expand_user_path
 from sextant.tools.platform.installation import importing_extra
 from sextant.tools.platform.terminal import Cell as Cell
 from sextant.tools.platform.terminal import definitions, draw
@@ -171,24 +172,24 @@ def _in_html(text: str) -> str:
 def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -> str:
     """Return lines and tables as they are printed on stdout; `width` None is that of the terminal."""
     width = width or line_width(sys.stdout)
-    lines = list[str]()
-    for block in blocks:
-        if isinstance(block, CommandLine):
-            lead, command = map(strip_control_characters, block)
-            lines += [f"{line}\n" for line in command_lines(lead, command, width)]
-            continue
-        if isinstance(block, DefinitionList):
-            lines.append(f"{definitions(block.items, width)}\n")
-            continue
-        table = block if isinstance(block, ResultTable) else None
-        text = table.title if table else str(block)
-        if text or not table:
-            lines.append(f"{paragraph(strip_control_characters(text), width)}\n")
-        if table:
-            lines.append(draw(table.heads, table.rows, table.names, width))
+    text = "".join(f"{_draw_block(block, width)}\n" for block in blocks)
     # A table has an empty line above and below it: two tables need one between them.
-    text = re.sub(r"\n{3,}", "\n\n", "".join(lines))
+    text = re.sub(r"\n{3,}", "\n\n", text)
     return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", text)
+
+
+def _draw_block(block: TerminalBlock, width: int | None) -> str:
+    match block:
+        case CommandLine(lead, command):
+            command = strip_control_characters(command)
+            return "\n".join(command_lines(strip_control_characters(lead), command, width))
+        case DefinitionList(items):
+            return definitions(items, width)
+        case ResultTable(title=title):
+            text = f"{paragraph(strip_control_characters(title), width)}\n" if title else ""
+            return text + draw(block.heads, block.rows, block.names, width)
+        case _:
+            return paragraph(strip_control_characters(block), width)
 
 
 def show(blocks: Iterable[TerminalBlock], kept: str = "") -> None:
@@ -296,9 +297,7 @@ def to_latex(content: Iterable[TerminalBlock], style: LatexStyle) -> str:
             lines += words
             words = [style.caption]
         floats.append(_float(table, ". ".join(words), style))
-    comments = [
-        f"% {strip_control_characters(hide_folders(line))}".rstrip() for line in lines if line
-    ]
+    comments = [f"% {_leave_out_folders(line)}".rstrip() for line in lines if line]
     return "\n".join(["% \\usepackage{booktabs}", *comments, *floats]) + "\n"
 
 
@@ -349,8 +348,18 @@ _LATEX = str.maketrans(
 )
 
 
+def _leave_out_folders(text: str) -> str:
+    """Return text without control characters, and each path of this machine without its folder."""
+
+    def drop_folder(folder: re.Match[str]) -> str:
+        exists = os.access(expand_user_path(folder[0]), os.F_OK)
+        return "" if exists else folder[0]
+
+    return re.sub(r"(?<![\w./~-])~?/(?:[^\s/]+/)+", drop_folder, strip_control_characters(text))
+
+
 def _in_latex(text: str, *, number: bool = False) -> str:
-    escaped = strip_control_characters(hide_folders(text)).translate(_LATEX)
+    escaped = _leave_out_folders(text).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
     # Two in a row would become a dash.

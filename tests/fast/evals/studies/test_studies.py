@@ -585,8 +585,6 @@ def test_failures_of_several_seeds_are_counted_in_answers_and_not_in_queries(
     failed = sum(row["error"] is not None for row in rows)
     assert len(folders) == 3 and len(rows) == 15 and 0 < failed < 15
     assert f"fails {failed} of 15 answers (5 queries, 3 seeds)" in done.out
-    page = (tmp_path / "runs/studies/seeds/index.html").read_text()
-    assert f"5 queries, 3 seeds; {failed} of 15 answers failed" in page
     with (tmp_path / "runs/studies/seeds/tables/study.csv").open() as file:
         [cell] = [
             row

@@ -136,17 +136,16 @@ def test_rows_make_columns_of_what_they_have_and_all_of_it_in_the_csv():
     assert table.to_csv() == "system,of tasks,mean,note,run\na,1,0.51,,x\nb,2,0.61,,y\n"
 
 
-def test_latex_has_paths_as_other_outputs_and_ids_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = ["/m/02mjmr", "a/b", f"over {tmp_path}/own.py:Own"]
-    table = ResultTable("", ["query"], [[name] for name in names])
-    lines = [line for line in table.to_latex().splitlines() if line.endswith("\\\\")]
-    assert [line.removesuffix(" \\\\") for line in lines] == [
+def test_latex_has_no_folder_of_this_machine_and_ids_as_they_are(tmp_path):
+    names = ["/m/02mjmr", f"/{'x' * 300}/y", "a/b", f"over {tmp_path}/own.py:Own"]
+    table = ResultTable(f"of ({tmp_path})", ["query"], [[name] for name in names])
+    shown = ["/m/02mjmr", f"/{'x' * 300}/y", "a/b", "over own.py:Own"]
+    lines = table.to_latex().splitlines()
+    assert [line.removesuffix(" \\\\") for line in lines if line.endswith("\\\\")] == [
         "query",
-        "/m/02mjmr",
-        "a/b",
-        "over own.py:Own",
+        *shown,
     ]
+    assert f"\\caption{{of ({tmp_path.name})}}".replace("_", "\\_") in lines
 
 
 def test_the_csv_of_a_table_may_say_more_and_nothing_in_it_is_a_formula():
