@@ -12,6 +12,8 @@ from typing import Any, Self
 from sextant.tools.platform.cli import WIDTH, line_width, spell_in, strip_control_characters
 from sextant.tools.platform.wrapping import wrap
 
+# The width of a table in a file or a pipe.
+UNBOUNDED = 100_000
 # Characters of a word that a table which is too wide keeps whole.
 LONGEST_WORD = 30
 # Characters of a line on which a name of a list stands before its text.
@@ -104,48 +106,29 @@ def draw(
     from rich.console import Console  # as above
     from rich.table import Table  # as above
 
-    columns = list(zip(heads, *rows, strict=True))
-    widths = [max(map(_cell_width, column)) for column in columns]
-    gaps = len(widths) - 1
-    gap = 3
-    if width is not None:
-        gap = 3 if sum(widths) + 2 + 3 * gaps <= width else 1
-        least = list(map(_longest_word, columns))
-        _shrink(widths, least, width - 2 - gap * gaps)
-    total = sum(widths) + gap * gaps + 2
-    console = Console(highlight=False, soft_wrap=True, width=total)
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap // 2))
-    for index, head in enumerate(heads):
-        side: Any = "left" if index in names else "right"
-        text = _styled(head, console.encoding)
-        table.add_column(text, justify=side, width=widths[index], overflow="fold")
+    # Nothing is written, so that rich meets no closed pipe; without a width a table is as wide as it is.
+    console = Console(highlight=False, soft_wrap=True, width=width or UNBOUNDED)
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for index, (head, *cells) in enumerate(zip(heads, *rows, strict=True)):
+        table.add_column(
+            _styled(head, console.encoding),
+            justify="left" if index in names else "right",
+            min_width=_longest_word([head, *cells]),
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(_styled(cell, console.encoding) for cell in row))
-    # Nothing is written, so that rich meets no closed pipe.
     with console.capture() as printed:
         console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
 
-def _shrink(widths: list[int], least: Sequence[int], room: int) -> None:
-    """Shrink columns to `room` characters, the widest first, but none to less than its longest word."""
-    places = range(len(widths))
-    while sum(widths) > room and (
-        wide := [place for place in places if widths[place] > least[place]]
-    ):
-        widths[max(wide, key=widths.__getitem__)] -= 1
-
-
 def _longest_word(cells: Iterable[str]) -> int:
-    # A word that is longer than that is an id or a path, and may be broken.
-    words = [word for cell in cells for word in cell.split()]
-    return min(max(map(_cell_width, words), default=0), LONGEST_WORD)
-
-
-def _cell_width(text: str) -> int:
     from rich.cells import cell_len  # not for --help
 
-    return cell_len(strip_control_characters(text))
+    # A word that is longer than that is an id or a path, and may be broken.
+    words = [word for cell in cells for word in strip_control_characters(cell).split()]
+    return min(max(map(cell_len, words), default=0), LONGEST_WORD)
 
 
 def _styled(text: str, encoding: str) -> Any:
