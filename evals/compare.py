@@ -134,9 +134,8 @@ def _write_worse(path: Path, result: JsonMapping) -> None:
     if len(result["worse"]) > 1:
         raise UsageError(f"--write-ids compares two systems, not {len(result['systems'])}")
     [worse] = result["worse"]
-    count = len(worse["query_ids"])
-    said = f"{queries(count)}, worst first" if count else "no query is worse"
-    said += f", by {worse['metric']}"
+    count = queries(len(worse["query_ids"]))
+    said = f"{count}, worst first, by {worse['metric']}"
     write_query_ids(path, worse["query_ids"], said)
     print_stderr(f"{path}: {said}")
 

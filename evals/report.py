@@ -65,28 +65,19 @@ def command(arguments: argparse.Namespace) -> int:
         files = [path.relative_to(out).as_posix() for path in report_page.write(result, out)]
     index = out / "index.html"
     if arguments.json:
-        summary = {
-            "runs": result.runs,
-            "left_out": result.left_out,
-            "notes": result.warnings,
-        }
         print_json(
             {
                 "report": str(index),
                 "files": files,
+                "runs": result.runs,
+                "left_out": result.left_out,
+                "notes": result.warnings,
             }
-            | summary
         )
         return 0
-    lines = [
-        result.summary,
-        *result.warnings,
-        *(f"left out: {reason}" for reason in result.left_out.values()),
-    ]
-    lines += [
-        f"{plural(len(result.tables), 'table')}, {plural(len(result.plots), 'plot')}: {index}"
-    ]
-    show([printable(line) for line in lines])
+    left_out = [f"left out: {reason}" for reason in result.left_out.values()]
+    counts = f"{plural(len(result.tables), 'table')}, {plural(len(result.plots), 'plot')}: {index}"
+    show([printable(line) for line in [result.summary, *result.warnings, *left_out, counts]])
     return 0
 
 

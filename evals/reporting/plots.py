@@ -50,12 +50,10 @@ COLUMNS = {
 FONT = 9.5
 PAPER_FONT = 7.0
 
-# A bar is from the lower end of a point's interval to its value.
-SeriesKind = Literal["points", "line", "dashed", "steps", "front", "hollow", "bars"]
+SeriesKind = Literal["points", "line", "dashed", "steps", "front", "hollow"]
 _LOOKS: dict[SeriesKind, dict[str, Any]] = {
     "points": {"linestyle": "none"},
     "line": {},
-    "bars": {},
     "dashed": {"linestyle": "--", "markerfacecolor": PAPER},
     "steps": {"drawstyle": "steps-post", "markevery": [-1]},
     "front": {
@@ -233,12 +231,6 @@ def _draw_series(axes: Axes, series: Series) -> Any:
     y = [point.y for point in series.points]
     low = [point.y if point.low is None else point.low for point in series.points]
     high = [point.y if point.high is None else point.high for point in series.points]
-    if series.kind == "bars":
-        heights = [point.y - bottom for point, bottom in zip(series.points, low, strict=True)]
-        # The colours of a second round are paler.
-        return axes.bar(
-            x, heights, bottom=low, color=look["color"], alpha=1 / (1 + number // len(COLOURS))
-        )
     if look.get("linestyle") == "none":
         axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
     else:

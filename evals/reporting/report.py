@@ -10,14 +10,12 @@ from sextant.evals.reporting.compilations import compilations_table
 from sextant.evals.reporting.loss_tables import (
     behaviour_table,
     gap_table,
-    list_losses,
     losses_table,
 )
 from sextant.evals.reporting.plots import Plot
 from sextant.evals.reporting.report_page import Report, ReportSection
 from sextant.evals.reporting.report_plots import (
     plot_gap,
-    plot_losses,
     plot_table,
 )
 from sextant.evals.reporting.report_tables import (
@@ -34,7 +32,16 @@ from sextant.evals.scoring.scored_run import ScoredRun, find_scored_runs, list_d
 from sextant.tools.errors import DataError, UnknownName
 from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.number_format import plural, queries
-from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
+from sextant.tools.platform.result_table import Cell, ResultTable, figure_cells, tabulate
+
+# Heads, keys and forms of the cost of a query.
+USAGE = (
+    ("calls", "calls", "{:,.1f}"),
+    ("tokens in", "input_tokens", "{:,.0f}"),
+    ("tokens out", "output_tokens", "{:,.0f}"),
+    ("thinking", "reasoning_tokens", "{:,.0f}"),
+    ("list price", "list_usd", "${:.5f}"),
+)
 
 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
@@ -81,21 +88,19 @@ def _shared_sections(
     left_out: Mapping[str, str],
 ) -> Iterator[ReportSection]:
     reasons = [{"run": run, "why": reason} for run, reason in left_out.items()]
-    bars = [plot_losses(group, list(list_losses(group))) for group in groups]
-    sections: list[tuple[list[Plot | None], ResultTable]] = [
-        ([plot_gap(groups)], gap_table(groups, metrics)),
-        (bars, losses_table(groups)),
-        ([], behaviour_table(groups)),
-        ([], compilations_table(paths)),
-        ([], _runs_table(groups)),
-        ([], tabulate("Left out", reasons, stem="left-out")),
+    tables = [
+        gap_table(groups, metrics),
+        losses_table(groups),
+        behaviour_table(groups),
+        compilations_table(paths),
+        _runs_table(groups),
+        tabulate("Left out", reasons, stem="left-out"),
     ]
-    for plots, table in sections:
-        items: list[Plot | ResultTable] = [plot for plot in plots if plot]
-        items += [table] if table.rows else []
-        if items:
-            # A section has the name of its table, or of its plot.
-            yield ReportSection(items[-1].stem, items[-1].title, items)
+    if plot := plot_gap(groups):
+        yield ReportSection(f"plot-{plot.stem}", plot.title, [plot])
+    for table in tables:
+        if table.rows:
+            yield ReportSection(table.stem, table.title, [table])
 
 
 def _warnings(run: ScoredRun) -> Iterator[str]:
@@ -168,16 +173,9 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
 
 def _cost_cells(run: ScoredRun) -> dict[str, Cell]:
     """Return calls, tokens and list price of a query on average, which imported runs may lack."""
-    usage = run.scores["usage"] if run.usage_known else {}
-    used = {
-        "calls": (usage.get("calls"), "{:,.1f}"),
-        "tokens in": (usage.get("input_tokens"), "{:,.0f}"),
-        "tokens out": (usage.get("output_tokens"), "{:,.0f}"),
-        "thinking": (usage.get("reasoning_tokens", 0) if usage else None, "{:,.0f}"),
-        "list price": (usage.get("list_usd"), "${:.5f}"),
-    }
-    cells = {}
-    for head, (amount, form) in used.items():
-        per_query = None if amount is None else amount / run.scores["queries"]
-        cells[head] = figure_cell(per_query, form, "unknown")
-    return cells
+    usage = {"reasoning_tokens": 0, **run.scores["usage"]} if run.usage_known else {}
+    per_query = {}
+    for _, key, _ in USAGE:
+        if usage.get(key) is not None:
+            per_query[key] = usage[key] / run.scores["queries"]
+    return figure_cells(per_query, USAGE, "unknown")

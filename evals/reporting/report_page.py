@@ -56,15 +56,16 @@ class Report:
     @property
     def plots(self) -> list[Plot]:
         """All its plots."""
-        return [
-            item for section in self.sections for item in section.items if isinstance(item, Plot)
-        ]
+        return [item for item in self._items if isinstance(item, Plot)]
 
     @property
     def tables(self) -> list[ResultTable]:
         """All its tables."""
-        items = [item for section in self.sections for item in section.items]
-        return [item for item in items if isinstance(item, ResultTable)]
+        return [item for item in self._items if isinstance(item, ResultTable)]
+
+    @property
+    def _items(self) -> list[ResultTable | Plot]:
+        return [item for section in self.sections for item in section.items]
 
 
 def check(out: Path) -> None:
@@ -105,10 +106,7 @@ def write(
             (folder / name).write_bytes(
                 text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
             )
-    for old in (
-        *out.glob("tables/*.*"),
-        *out.glob("plots/*.*"),
-    ):
+    for old in (*out.glob("tables/*.*"), *out.glob("plots/*.*")):
         if old.relative_to(out).as_posix() not in files:
             # It is of an earlier report: a reader would take it for a part of this one.
             old.unlink()

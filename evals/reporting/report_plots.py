@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from sextant.evals.reporting import plots
-from sextant.evals.reporting.loss_tables import LOSSES, LossRow
 from sextant.evals.reporting.plots import Panel, Plot, Point, Series, draw
 from sextant.evals.reporting.run_groups import Group, short_task_name
 from sextant.evals.reporting.system_table import ResultRow, SystemTable
-from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.metrics import orient
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.programs import FLOOR
@@ -70,30 +68,27 @@ def plot_gap(groups: Sequence[Group]) -> Plot | None:
     As OBLIQ-Bench's Figure 1: below the diagonal, documents are recognised that no search finds.
     None if there is no such task.
     """
-    metrics = dict[str, None]()
-    series = list[Series]()
-    for group in groups:
+    panel = Panel(
+        "headline metric of the best run over a pool with all that is relevant",
+        "headline metric of the best search",
+        [],
+        diagonal=True,
+    )
+    for number, group in enumerate(groups):
         points = []
         for task in group.tasks:
             runs = group.of_task(task)
-            metric = runs[0].metric
-            searched = best_mean(runs, metric, [""])
-            verified = best_mean(runs, metric, WITH_RELEVANT)
+            verified = best_mean(runs, runs[0].metric, WITH_RELEVANT)
+            searched = best_mean(runs, runs[0].metric, [""])
             if searched is not None and verified is not None:
-                metrics[metric] = None
                 points.append(Point(verified, searched, label=short_task_name(task)))
         if points:
-            series.append(Series(group.title, points, len(series)))
-    if not series:
-        return None
-    name = ", ".join(metrics)
-    x = f"{name} of the best run over a pool with all that is relevant"
-    panel = Panel(x, f"{name} of the best search", series, diagonal=True)
+            panel.series.append(Series(group.title, points, number))
     caption = (
         "As OBLIQ-Bench's Figure 1. Below the diagonal, documents are recognised that no search "
         "finds."
     )
-    return draw("gap", "Search and verification", caption, [panel])
+    return draw("gap", "Search and verification", caption, [panel]) if panel.series else None
 
 
 def best_mean(
@@ -106,33 +101,8 @@ def best_mean(
     """
     means = []
     for run in runs:
-        mean = run.mean(metric)
         # A bare retriever over a pool verifies nothing.
-        counts = run.pool == "" or run.config["program"] != FLOOR
-        if run.pool in pools and counts and mean is not None:
-            means.append(mean)
-    return max(means, key=partial(orient, metric), default=None)
-
-
-def plot_losses(group: Group, rows: Sequence[LossRow]) -> Plot | None:
-    """The losses of a group as stacked bars, a bar for each system and task, from what was found
-    upwards; None if no run has shares.
-    """
-    if not rows:
-        return None
-    series = list[Series]()
-    heights = [0.0] * len(rows)
-    for fate, words in FATE_LABELS.items():
-        shares = [row.shares.get(fate, 0.0) for row in rows]
-        if any(shares):
-            points = []
-            for place, share in enumerate(shares):
-                low = heights[place]
-                heights[place] += share
-                points.append(Point(place, heights[place], low))
-            series.append(Series(words.format(k="k"), points, len(series), "bars"))
-    cutoffs = ", ".join(dict.fromkeys(f"R@{row.cutoff}" for row in rows))
-    ticks = {float(place): f"{row.task}: {row.system}" for place, row in enumerate(rows)}
-    caption = "The lowest part is recall; the others sum to what it misses."
-    panel = Panel("", cutoffs, series, ticks)
-    return draw(f"{group.stem}-losses", f"{LOSSES}: {group.title}", caption, [panel])
+        if run.pool in pools and not (run.pool and run.config["program"] == FLOOR):
+            means.append(run.mean(metric))
+    known = [mean for mean in means if mean is not None]
+    return max(known, key=partial(orient, metric), default=None)

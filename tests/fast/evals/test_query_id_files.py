@@ -48,7 +48,7 @@ def test_no_query_that_is_worse_is_said_and_the_file_has_a_comment_only(command,
     pair = make_pair(tmp_path, [0.5, 0.5], [0.5, 0.6])
     file = tmp_path / "worse.txt"
     given = command(*pair, "--write-ids", file)
-    assert given.code == 0 and "no query is worse, by nDCG@10" in given.err
+    assert given.code == 0 and "0 queries, worst first, by nDCG@10" in given.err
     assert len(file.read_text().splitlines()) == 1
     refused = run(*TASK, "--query-ids", file)
     assert refused.code == 2 and "worse.txt names no query" in refused.err
