@@ -190,29 +190,20 @@ def data_folder(task: str, data: str | None) -> tuple[str, Path]:
     name.
     """
     suite_name = split_name(task)[0]
-    complete = fetch_marker(task)
     if suite_name == "own" and data:
         return data, Path(data)
-    get = f"`sextant tasks fetch {task}`"
-    copy = "--data FOLDER with a copy of the release"
-    if data is None:
-        data = "full" if complete.exists() else "mini"
+    complete = fetch_marker(task)
+    data = data or ("full" if complete.exists() else "mini")
+    remedy = f"`sextant tasks fetch {task}` gets the release, and --data FOLDER takes a copy of it"
     if data == "mini":
         if not (MINI / suite_name).is_dir():
-            raise DataError(
-                f"{suite_name} has no miniature; get the release with {get}, or use {copy}"
-            )
+            raise DataError(f"{suite_name} has no miniature; {remedy}")
         return data, MINI / suite_name
     if data == "full":
-        if not complete.exists():
+        release = suite(suite_name).release
+        if not is_fetched_from(complete, release):
             raise DataError(
-                f"the full release of {task} is not in {complete.parent}; get it with {get}, or use "
-                f"--data mini, or {copy}"
-            )
-        if not is_fetched_from(complete, release := suite(suite_name).release):
-            raise DataError(
-                f"{complete} is not of the revision that is pinned now ({release}); get that with "
-                f"{get}, or use --data mini"
+                f"{complete} is not there, or of another revision ({release}); {remedy}"
             )
         return data, complete.parent
     folder = expand_user_path(data)
@@ -311,23 +302,12 @@ def load(
         instruction,
         columns or {},
     )
-    try:
-        environment = chosen.load(request)
-        if suite_name != "own":  # whose quirks are counted
-            validate_environment(environment)
-        is_opaque = environment.opaque_ids or name in chosen.opaque_ids
-        if is_opaque and not environment.released:
-            environment = hide_ids(environment)
-    except DataError as error:
-        if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
-            raise
-        remedies = {
-            "mini": "the installation is damaged, so install again",
-            "full": f"`sextant tasks fetch {full_name}` gets it again",
-        }
-        raise DataError(
-            f"{error}; {remedies.get(data, 'mend the file, or get it again')}"
-        ) from None
+    environment = chosen.load(request)
+    if suite_name != "own":  # whose quirks are counted
+        validate_environment(environment)
+    is_opaque = environment.opaque_ids or name in chosen.opaque_ids
+    if is_opaque and not environment.released:
+        environment = hide_ids(environment)
     if relevant_from is not None:
         environment = environment.count_from(relevant_from)
     judged = environment.judgements[environment.headline]

@@ -202,9 +202,9 @@ def _card_text(facts: dict[str, Any]) -> str:
         "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES]) or 'none'}{hidden}",
         **facts["hints"],
     }
-    release = facts["release"]
-    paper = facts["paper"]
-    if release["of"]:  # else it is the user's own
+    if "release" in facts:  # else it is the user's own
+        release = facts["release"]
+        paper = facts["paper"]
         rows |= {
             "paper": f"{paper['title']}: {_figure(paper['documents'])} documents, "
             f"{queries(paper['queries'])}",

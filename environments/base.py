@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UnknownName, UsageError
-from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.text import is_blank
 
@@ -330,39 +329,32 @@ def validate_environment(environment: Environment) -> None:
     judgements.
     """
     documents = environment.documents
-    named = {doc_id for query in environment.queries for doc_id in query.candidates or ()}
     judgements = environment.judgements[environment.headline]
-    if judgements.unit_of is None:
-        named.update(*(grades.keys() for grades in environment.qrels.values()))
+    pooled = [query.candidates or frozenset() for query in environment.queries]
+    judged = () if judgements.unit_of else environment.qrels.values()
     # Each once: a corpus may be on disk.
-    missing = {doc_id for doc_id in named if doc_id not in documents}
-    for query in environment.queries:
+    missing = {doc_id for doc_id in set().union(*pooled, *judged) if doc_id not in documents}
+    for query, pool in zip(environment.queries, pooled, strict=True):
         grades = environment.qrels.get(query.query_id, {})
         relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}  # to nDCG at least
         location = f"{environment.task} in {environment.source}: query {query.query_id!r}"
-        if is_blank(query.text):
-            raise DataError(f"{location} has no text")
-        if not relevant:
-            raise DataError(f"{location} has no judgement above 0, so nothing can be found for it")
+        if is_blank(query.text) or not relevant:
+            raise DataError(
+                f"{location} has no text or no judgement above 0, so nothing can be found for it"
+            )
         # A judged document that is not relevant may be missing: no metric sees it, and
         # `environments check` names it.
-        if lost := missing & relevant:
-            raise DataError(
-                f"{location} judges {plural(len(lost), 'document')} not in the corpus, e.g. "
-                f"{min(lost)!r}; are both from the same release?"
-            )
-        if leaked := relevant & query.excluded:
-            raise DataError(f"{location} excludes its own answer {min(leaked)!r}")
+        faults = {
+            "judges documents that are not in the corpus": missing & relevant,
+            "excludes its own answers": relevant & query.excluded,
+            "has documents in its pool that are not in the corpus": missing & pool,
+            "has relevant documents outside its pool": relevant - judgements.list_units(pool),
+        }
         if query.candidates is None:
-            continue
-        if unknown := missing & query.candidates:
-            raise DataError(
-                f"{location} has {min(unknown)!r} in its pool, which is not in the corpus"
-            )
-        if outside := relevant - judgements.list_units(query.candidates):
-            raise DataError(
-                f"{location} has the relevant document {min(outside)!r} outside its pool"
-            )
+            faults.popitem()
+        for fault, doc_ids in faults.items():
+            if doc_ids:
+                raise DataError(f"{location} {fault}, e.g. {min(doc_ids)!r}")
 
 
 @dataclass(frozen=True, slots=True)

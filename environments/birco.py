@@ -225,19 +225,20 @@ def _parts(request: LoadRequest, task: Task) -> dict[str, Collection]:
 def _documents(collections: Mapping[str, Collection], request: LoadRequest) -> Corpus:
     if len(collections) == 1:
         return next(iter(collections.values())).documents
-    test = collections["test"].documents
-    dev = collections["dev"].documents
-    queries = collections["dev"].queries.keys() & collections["test"].queries.keys()
-    different = [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]
-    for subject, shared in (("queries", queries), ("documents", different)):
-        if shared:
-            raise NotApplicable(
-                f"the dev and the test {subject} of birco/{request.name} share the id "
-                f"{min(shared)!r}; they are separate collections, so use --split test or --split dev"
-            )
-    return Corpus(
-        [*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)]
-    )
+    test = collections["test"]
+    dev = collections["dev"]
+    shared = {
+        doc_id
+        for doc_id, document in dev.documents.items()
+        if test.documents.get(doc_id, document) != document
+    }
+    shared |= dev.queries.keys() & test.queries.keys()
+    if shared:
+        raise NotApplicable(
+            f"dev and test of birco/{request.name} share the id {min(shared)!r}; they are separate "
+            f"collections, so use --split test or --split dev"
+        )
+    return Corpus((dict(test.documents) | dict(dev.documents)).values())
 
 
 def _scope(

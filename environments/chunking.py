@@ -27,7 +27,7 @@ _HEADING = re.compile(r"(#{1,6})\s+\S")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """A block of Markdown; a bare heading is a block, too."""
 
     path: list[str]  # the headings above it
@@ -43,7 +43,7 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     """
     passages = []
     passage = ""
-    for block in _blocks(markdown):
+    for block in blocks(markdown):
         longer = "\n".join(filter(None, [passage, *block.fresh, block.text]))
         if not passage or count(longer) > limit:
             passages.append(passage)
@@ -52,28 +52,8 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     return list(filter(None, [*passages, passage]))
 
 
-def sections(markdown: str, levels: int = 3) -> list[str]:
-    """Return the parts of `markdown` between changes of its first `levels` heading levels.
-
-    Each is under its headings.
-    """
-    texts_of_sections = list[list[str]]()
-    last_headings = None
-    for block in _blocks(markdown):
-        headings = [heading for heading in block.path if _level(heading) <= levels]
-        if texts_of_sections and headings == last_headings:
-            texts_of_sections[-1] += [*block.fresh, block.text]
-        else:
-            texts_of_sections.append([*block.path, block.text])
-        last_headings = headings
-    return ["\n\n".join(texts) for texts in texts_of_sections]
-
-
-def _level(heading: str) -> int:
-    return len(heading) - len(heading.lstrip("#"))
-
-
-def _blocks(markdown: str) -> Iterator[_Block]:
+def blocks(markdown: str) -> Iterator[Block]:
+    """Yield the blocks of `markdown`, with the headings above each."""
     # Headings by their levels.
     path = dict[int, str]()
     fresh = dict[int, str]()
@@ -84,12 +64,12 @@ def _blocks(markdown: str) -> Iterator[_Block]:
             if max(fresh, default=-1) >= level:
                 *headings, _ = path.values()
                 *fresh_headings, bare_heading = fresh.values()
-                yield _Block(headings, fresh_headings, bare_heading)
+                yield Block(headings, fresh_headings, bare_heading)
                 fresh = {}
             path = {**_above(path, level), level: text}
             fresh = {**_above(fresh, level), level: text}
         else:
-            yield _Block(list(path.values()), list(fresh.values()), text)
+            yield Block(list(path.values()), list(fresh.values()), text)
             fresh = {}
 
 

@@ -6,16 +6,12 @@ searched (MaxP, sections 3.1 and 4.3): 2,000 passages are retrieved, and a docum
 best passage's rank. The official script keeps the passage's id, which no judgement has; here it is
 the parent's. Validation queries are the dev split.
 
-Raw, the release has <task>/passage_corpus.jsonl, <task>/full_document_corpus.jsonl,
-<task>/eval/query_labels.jsonl and <task>/val/query_labels.jsonl. As Parquet, as the hub converts
-it, it has <config>/<task>/*.parquet with the configs passage_corpus, full_document_corpus,
-evaluation_queries and validation_queries. A cell of judgements is a list of {"id", "label"}, the
-same in a JSON string, or null.
+The release has <task>/passage_corpus.jsonl, <task>/full_document_corpus.jsonl,
+<task>/eval/query_labels.jsonl and <task>/val/query_labels.jsonl, plain or gzipped. A cell of
+judgements is a list of {"id", "label"}, or null. Left out: the hub's conversion to Parquet.
 """
 
-import json
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,9 +71,9 @@ COUNTS = {  # passages, evaluation queries (Table 1 of the paper) and whole docu
     "theorem_retrieval": (23_839, 69, 23_839),
     "code_retrieval": (232_444, 3_665, 232_444),
 }
-FOLDERS = {  # in the release, then as a split on the hub, where that is not the task's own name
-    "paper_retrieval": ("scientific_paper", "paper_retrieval"),
-    "set_ops": ("set_operation_entity_retrieval",),
+FOLDERS = {  # in the release, where that is not the task's own name
+    "paper_retrieval": "scientific_paper",
+    "set_ops": "set_operation_entity_retrieval",
 }
 TASKS = {
     "tip_of_the_tongue": Task(
@@ -117,21 +113,13 @@ TASKS = {
 }
 
 
-def folders_of(task: str) -> tuple[str, ...]:
-    """Return the folder of a task in the release, and its name as a split on the hub."""
-    return FOLDERS.get(task, (task,))
-
-
 def load(request: LoadRequest) -> Environment:
-    """Load a task in one variant, from the release in either of its forms, or the task's own
-    folder.
-    """
+    """Load a task in one variant, from the release or the task's own folder."""
     task = TASKS[request.name]
-    request.place(
-        folders_of(request.name), [folder for name in TASKS for folder in folders_of(name)]
-    )
-    documents = _read_corpus(request, task)
-    rows = read_queries(request.folder, request.name, request.split)
+    every = {name: FOLDERS.get(name, name) for name in TASKS}
+    folder = request.place([every[request.name]], every.values())
+    documents = _read_corpus(request, folder, task)
+    rows = read_queries(folder, request.split)
     judgements = _judgements(request, task, rows, documents)
     headline = request.qrels or next(iter(judgements))
     if headline not in judgements:
@@ -206,42 +194,31 @@ def _judgements(
     return {DOCUMENT: Judgements(by_document, unit_of=parent, relevant_from=1), **passages}
 
 
-def _read_corpus(request: LoadRequest, task: Task) -> Corpus:
+def _read_corpus(request: LoadRequest, folder: Path, task: Task) -> Corpus:
     # In the release, the document corpus of a task that was never cut is its passage file.
-    config = (
-        "full_document_corpus"
-        if request.variant == DOCUMENT and not task.whole
-        else "passage_corpus"
-    )
-    files = _find(request.folder, request.name, config, config)
+    is_whole = request.variant == DOCUMENT and not task.whole
+    path = _find(folder, "full_document_corpus" if is_whole else "passage_corpus")
 
     def read() -> Iterator[Placed]:
-        for location, row in tables.read_rows(
-            files, ("document_id", "document_content", "parent_id")
-        ):
+        for location, row in tables.read_objects(path):
             doc_id = tables.read_id(tables.pick_column(location, row, "document_id"), location)
             text = tables.check_text(row.get("document_content"), location, "document_content")
             parent = row.get("parent_id")
             parent_id = "" if parent is None else tables.read_id(parent, location)
             yield location, Document(doc_id, text, parent=parent_id)
 
-    return open_corpus(request.home, files, read)
+    return open_corpus(request.home, [path], read)
 
 
-def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
-    """Read the queries of "dev", "test" or "all" of a task, in the release's order."""
+def read_queries(folder: Path, split: str) -> list[LabelledQuery]:
+    """Read the queries of "dev", "test" or "all" of the task in a folder, in the release's order."""
     queries: dict[str, LabelledQuery] = {}
-    for part, config, raw in (
-        ("test", "evaluation_queries", "eval"),
-        ("dev", "validation_queries", "val"),
-    ):
+    for part, name in (("test", "eval"), ("dev", "val")):
         if split not in (part, "all"):
             continue
-        files = _find(folder, task, config, f"{raw}/query_labels")
+        path = _find(folder, f"{name}/query_labels")
         count = len(queries)
-        for location, row in tables.read_rows(
-            files, ("query_id", "query_content", "instruction", *_QRELS)
-        ):
+        for location, row in tables.read_objects(path):
             query_id = tables.read_id(tables.pick_column(location, row, "query_id"), location)
             if query_id in queries:
                 raise DataError(f"{location}: the id {query_id!r} was there before")
@@ -256,23 +233,14 @@ def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
             }
             queries[query_id] = LabelledQuery(query_id, text, instruction, grades)
         if len(queries) == count:
-            raise DataError(f"{files[0]} has no queries in it")
+            raise DataError(f"{path} has no queries in it")
     return list(queries.values())
 
 
-def _find(
-    folder: Path,
-    task: str,
-    config: str,
-    raw: str,
-) -> list[Path]:
-    names = folders_of(task)
-    stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
-    for stem, place, ending in product(stems, ("", "/*"), (".jsonl", ".gz", ".parquet")):
-        if matches := sorted(folder.glob(f"{stem}{place}{ending}")):
-            return tables.check_parts(matches)
-    wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
-    raise DataError(f"{folder} holds no {wanted} (nor the same as .gz or .parquet)")
+def _find(folder: Path, name: str) -> Path:
+    if path := tables.find_file(folder / f"{name}.jsonl"):
+        return path
+    raise DataError(f"{folder} holds no {name}.jsonl (nor the same as .gz)")
 
 
 class Label(TypedDict):
@@ -284,9 +252,8 @@ class Label(TypedDict):
 
 def _read_grades(cell: Any, location: str) -> Grades:
     try:
-        content = json.loads(cell) if cell and isinstance(cell, str) else cell
-        labels = schemas.validate(list[Label], content or [])
-    except (ValueError, RecursionError) as error:
+        labels = schemas.validate(list[Label], cell or [])
+    except ValueError as error:
         raise DataError(f'{location}: not a list of {{"id", "label"}}: {error}') from None
     grades: Grades = {}
     for label in labels:
@@ -317,7 +284,7 @@ def _facts(name: str, task: Task) -> TaskInfo:
         dev_split="the release's: validation queries, 10 % of all or 100, whichever is fewer",
         documents={PASSAGE: passages, DOCUMENT: documents},
         queries=queries,
-        files=tuple(f"{folders_of(name)[0]}/{file}" for file in files),
+        files=tuple(f"{FOLDERS.get(name, name)}/{file}" for file in files),
     )
 
 

@@ -252,17 +252,17 @@ def _open(request: LoadRequest) -> Environment:
     folder = Path(location)
     settings = read_settings(folder)
     reads = _read_folder(folder, settings, request)
-    read = next(iter(reads.values()))
-    findings = list(read.said)
+    read = _limit(next(iter(reads.values())), folder, settings)
+    notes = list(read.said)
     if not settings:
         dev_rule = "the dev queries are the data's" if read.splits else "no query is kept for dev"
-        findings.append(f"There is no {FILE}: the objective is neutral, and {dev_rule}.")
+        notes.append(f"There is no {FILE}: the objective is neutral, and {dev_rule}.")
     if recipe := settings.get("made"):
-        findings.append(f"This benchmark was built: README.md. {recipe.get('human', '')}".rstrip())
-    judged = {name: collection.qrels for name, collection in reads.items()}
+        notes.append(f"This benchmark was built: README.md. {recipe.get('human', '')}".rstrip())
     warnings = dict.fromkeys(chain(*(each.warnings for each in reads.values())))
-    task = replace(_make(read, judged, settings, findings), warnings=tuple(warnings))
-    return _compare(_limit(task, folder, settings, read.pools), folder, settings)
+    judged = {name: each.qrels for name, each in reads.items()}
+    task = _make(read._replace(said=tuple(notes), warnings=tuple(warnings)), judged, settings)
+    return _compare(task, folder, settings)
 
 
 def _make_from_python(reference: str) -> Environment | str:
@@ -314,57 +314,55 @@ def _read_folder(folder: Path, settings: Settings, request: LoadRequest) -> dict
 _MUST_NOT_SHOW = "a search would show what it must not"
 
 
-def _limit(
-    task: Environment, folder: Path, settings: Settings, top_ranked: Mapping[str, frozenset[str]]
-) -> Environment:
-    """Return the task with the documents that each query excludes, and the pool that it ranks."""
-    documents = task.documents
-    query_ids = task.queries_by_id.keys()
+def _limit(read: Collection, folder: Path, settings: Settings) -> Collection:
+    """Return the collection with the documents that each query excludes, and the pool that it ranks."""
+    documents = read.documents
     hidden: Mapping[str, frozenset[str]] = {}
     if (file := settings.get("excluded", "")) == "self":
-        hidden = {query_id: frozenset({query_id} & documents.keys()) for query_id in query_ids}
+        hidden = {query_id: frozenset({query_id} & documents.keys()) for query_id in read.queries}
     elif file:
-        hidden = read_id_lists(folder / file, query_ids, _MUST_NOT_SHOW)
-    pools = top_ranked
+        hidden = read_id_lists(folder / file, read.queries, _MUST_NOT_SHOW)
+    pools = read.pools
     if "pools" in settings:
-        pools = read_id_lists(folder / settings["pools"], query_ids, "it would rank nothing")
-    queries = tuple(
-        replace(
-            query,
-            excluded=query.excluded | hidden.get(query.query_id, frozenset()),
-            candidates=pools.get(query.query_id, frozenset()) if pools else None,
-        )
-        for query in task.queries
-    )
-    if empty := [query.query_id for query in queries if query.candidates == frozenset()]:
+        pools = read_id_lists(folder / settings["pools"], read.queries, "it would rank nothing")
+    if empty := [query_id for query_id in read.queries if pools and not pools.get(query_id)]:
         raise DataError(f"{folder}: query {empty[0]!r} has no pool to rank")
-    notes = list(task.notes)
-    if absent := _list_absent((query.candidates or () for query in queries), documents):
+    if absent := _list_absent(pools, read):
         mismatch = document_ids.compare(absent, "pools", documents, "corpus")
         raise DataError(f"{folder}: pools have documents that the corpus lacks: {mismatch}")
-    if absent := _list_absent((query.excluded for query in queries), documents):
+    excluded = {
+        query_id: frozenset(chain(read.excluded.get(query_id, ()), hidden.get(query_id, ())))
+        for query_id in read.queries
+    }
+    notes = list(read.said)
+    if absent := _list_absent(excluded, read):
         mismatch = document_ids.compare(absent, "exclusions", documents, "corpus")
         if mismatch.is_spelling:
             raise DataError(f"{folder}: {_MUST_NOT_SHOW}: {mismatch}")
         notes.append(f"Excluded documents that are not in the corpus: {len(absent):,}.")
-    if self_found := sum(_finds_itself(query, documents) for query in queries):
+    itself = [
+        query_id
+        for query_id, text in read.queries.items()
+        if query_id not in excluded[query_id]
+        and query_id in documents
+        and _is_same(text, documents[query_id].text)
+    ]
+    if itself:
         notes.append(
-            f"Queries that are documents of the corpus, with the same id and text: {self_found:,}; BEIR "
+            f"Queries that are documents of the corpus, with the same id and text: {len(itself):,}; BEIR "
             f'leaves these out of their results, as `excluded = "self"` in {FILE} does.'
         )
-    return replace(task, queries=queries, notes=tuple(notes))
+    return read._replace(excluded=excluded, pools=pools, said=tuple(notes))
 
 
-def _list_absent(lists: Iterable[Iterable[str]], documents: Corpus) -> list[str]:
-    return [doc_id for doc_id in dict.fromkeys(chain(*lists)) if doc_id not in documents]
+def _list_absent(lists: Mapping[str, Iterable[str]], read: Collection) -> list[str]:
+    """Return the documents in the lists of its queries that a collection lacks, each once."""
+    listed = dict.fromkeys(chain(*(lists.get(query_id, ()) for query_id in read.queries)))
+    return [doc_id for doc_id in listed if doc_id not in read.documents]
 
 
-def _finds_itself(query: Query, documents: Corpus) -> bool:
-    """Return whether a query is shown a document with its own id and text."""
-    document = documents.get(query.query_id)
-    if document is None or query.query_id in query.excluded or not document.text.strip():
-        return False
-    return query.text in document.text or document.text in query.text
+def _is_same(query: str, document: str) -> bool:
+    return bool(document.strip()) and (query in document or document in query)
 
 
 ComparisonRow = TypedDict(
@@ -432,17 +430,16 @@ def of(
         raise DataError(
             f"{source}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
         )
-    texts = _read_table(queries, "queries", "texts by query", source)
+    texts = {
+        read_id(query_id, source): check_text(text, source)
+        for query_id, text in _check(Mapping[Any, Any], queries, f"{source}, queries").items()
+    }
+    graded = _check(Mapping[Any, Mapping[Any, Any]], qrels, f"{source}, qrels")
     judged = {
-        query_id: {
-            doc_id: check_grade(grade, source)
-            for doc_id, grade in _read_table(
-                grades, f"qrels[{query_id!r:.80}]", "grades by document", source
-            ).items()
+        read_id(query_id, source): {
+            read_id(doc_id, source): check_grade(grade, source) for doc_id, grade in grades.items()
         }
-        for query_id, grades in _read_table(
-            qrels, "qrels", "dicts of grades by query", source
-        ).items()
+        for query_id, grades in graded.items()
     }
     counts = Counter[str]()
     read = match_judgements(
@@ -451,14 +448,15 @@ def of(
             Document(read_id(doc_id, source), check_text(text, source), title)
             for doc_id, text, title in _list_documents(documents, source)
         ),
-        Queries({query_id: check_text(text, source) for query_id, text in texts.items()}),
+        Queries(texts),
         {"": judged},
         counts,
         checked_settings.get("max_p", ""),
         checked_settings.get("relevant_from", 0.0),
     )
-    task = _make(read, {"gold": read.qrels}, checked_settings, [*read.said, *list_counts(counts)])
-    task = replace(task, task=f"own/{name_slug(name)}", warnings=read.warnings)
+    read = read._replace(said=(*read.said, *list_counts(counts)))
+    task = _make(read, {"gold": read.qrels}, checked_settings)
+    task = replace(task, task=f"own/{name_slug(name)}")
     return hide_ids(task) if task.opaque_ids else task
 
 
@@ -474,28 +472,15 @@ def _list_documents(documents: Documents, source: str) -> Iterator[tuple[Any, An
             raise DataError(f"{source}: {tables.abbreviate(pair)} is no document; give {form}")
 
 
-def _read_table(table: Any, name: str, content: str, source: str) -> dict[str, Any]:
-    """Return a dict with its keys as ids. DataError if it is none."""
-    if not isinstance(table, Mapping):
-        raise DataError(f"{source}: {name} is {tables.abbreviate(table)}; give a dict of {content}")
-    return {read_id(key, source): value for key, value in table.items()}
-
-
-def _make(
-    read: Collection,
-    judged: Mapping[str, Qrels],
-    settings: Settings,
-    findings: Sequence[str],
-) -> Environment:
-    metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
+def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings) -> Environment:
+    metrics = settings.get("metrics", METRICS)
+    metric = settings.get("metric", metrics[0])
     separator = settings.get("max_p")
     instruction = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
     dev: Sequence[str] = read.splits.get("dev", ())
     if ours := settings.get("split"):
-        dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(
-            list(read.queries), "dev", "the task"
-        )
+        dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(list(read.queries), "dev")
     return Environment(
         task="own/",
         data="",
@@ -508,6 +493,7 @@ def _make(
                 text,
                 read.instructions.get(query_id, instruction),
                 read.excluded.get(query_id, frozenset()),
+                read.pools[query_id] if read.pools else None,
             )
             for query_id, text in read.queries.items()
         ),
@@ -521,13 +507,14 @@ def _make(
             for name, qrels in judged.items()
         },
         headline=next(iter(judged)),
-        metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
+        metrics=tuple(dict.fromkeys([metric, *metrics])),
         metric=metric,
         depth=settings.get("depth", 1000),
         splits={**({} if ours else read.splits), "dev": dev},
         unjudged=read.unjudged,
         separator=separator or ":",
-        notes=tuple(findings),
+        notes=read.said,
+        warnings=read.warnings,
         opaque_ids=settings.get("opaque_ids", False),
         hints=_hints(settings),
     )

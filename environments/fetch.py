@@ -14,18 +14,15 @@ The Hub's files are downloaded here, too: `hf_hub_download` of huggingface_hub 1
 partial file on failure.
 """
 
-import errno
 import hashlib
 import json
 import os
 import re
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -44,27 +41,20 @@ WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is n
 WORTH = 1_000_000  # new bytes that a try must bring for the count of tries to begin again
 LISTING_SECONDS = 30.0  # for all of a listing
 LISTING_BYTES = 64 << 20  # of a listing, at most; 100,000 files, GitHub's most, take some 25 MB
+LARGEST = 1 << 50  # bytes of a file
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte, not for a whole file
 
+_ADDRESS = re.compile(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseFile:
+class ReleaseFile(NamedTuple):
     """A file as the pinned release lists it."""
 
     path: str  # inside the release, with slashes
     size: int  # in bytes
     address: str  # "sha256:<hex>" or "git:<hex>" (a blob id)
     url: str
-
-    def __post_init__(self) -> None:
-        if (
-            not re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", self.address)
-            or not isinstance(self.size, int)
-            or self.size < 0
-        ):
-            raise ValueError(self.path)
 
     def part(self, folder: Path) -> Path:
         """Return the path of the partial file; another revision's has another name."""
@@ -81,9 +71,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     """
     suite_name, name, _ = environments.split_name(environments.resolve(full_name))
     task = f"{suite_name}/{name}"
-    suite = environments.suite(suite_name)
-    release = suite.release
-    paths = suite.tasks[name].files
+    release = environments.suite(suite_name).release
     marker = environments.fetch_marker(task)
     folder = marker.parent
 
@@ -92,40 +80,12 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
 
     try:
         if environments.is_fetched_from(marker, release) and check_files(task).fine:
-            say(f"{task}: all {plural(len(paths), 'file')} from {release} are in {folder} already")
+            say(f"{task}: all files from {release} are in {folder} already")
             return folder
         folder.mkdir(parents=True, exist_ok=True)
         # Two fetches of a task would write the same parts. The lock ends with the process.
-        with disk.lock_file(folder / f".{name}.lock", busy), _connect(release) as client:
-            listed = _list_files(client, release, paths)
-            missing = [file for file in listed if not _is_listed(folder / file.path, file)]
-            total = sum(file.size for file in listed)
-            bytes_done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
-            begun = f"; {decimal(bytes_done)} of it are here already" if bytes_done else ""
-            say(
-                f"{task}: {plural(len(listed), 'file')}, {decimal(total)} from {release} "
-                f"({release.licence}){begun}"
-            )
-            if (needed := total - bytes_done) > (room := shutil.disk_usage(folder).free):
-                raise OSError(
-                    errno.ENOSPC, f"room for {decimal(room)}, {decimal(needed)} are needed", folder
-                )
-            marker.unlink(missing_ok=True)  # it is of another revision, or of files that are gone
-            progress = Progress(task, total, "bytes", bytes_done)
-            for file in missing:
-                _download(client, release, folder, file, progress)
-            content = {
-                "task": task,
-                "repository": release.repository,
-                "revision": release.revision,
-                "licence": release.licence,
-                "files": {
-                    file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
-                    for file in listed
-                },
-                "fetched": datetime.now(UTC).date().isoformat(),
-            }
-            disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
+        with disk.lock_file(folder / f".{name}.lock", busy):
+            _fetch_files(task, release, marker, say)
     except OSError as error:
         reason = f"{error.filename or folder} cannot be written: {error.strerror or error}"
         if error.errno in disk.FULL:
@@ -138,8 +98,40 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     return folder
 
 
+def _fetch_files(task: str, release: Release, marker: Path, say: Callable[[str], None]) -> None:
+    """Download the files of a task that are not there yet, and write its marker."""
+    suite_name, name, _ = environments.split_name(task)
+    paths = environments.suite(suite_name).tasks[name].files
+    folder = marker.parent
+    with _connect(release) as client:
+        listed = _list_files(client, release, paths)
+        missing = [file for file in listed if not _is_listed(folder / file.path, file)]
+        needed = sum(file.size - _size_of(file.part(folder)) for file in missing)
+        total = sum(file.size for file in listed)
+        say(
+            f"{task}: {plural(len(listed), 'file')}, {decimal(total)} from {release} "
+            f"({release.licence}); {decimal(total - needed)} of it are here already"
+        )
+        marker.unlink(missing_ok=True)  # it is of another revision, or of files that are gone
+        progress = Progress(task, total, "bytes", total - needed)
+        for file in missing:
+            _download(client, release, folder, file, progress)
+        content = {
+            "task": task,
+            "repository": release.repository,
+            "revision": release.revision,
+            "licence": release.licence,
+            "files": {
+                file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
+                for file in listed
+            },
+            "fetched": datetime.now(UTC).date().isoformat(),
+        }
+        disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
+
+
 def _is_listed(path: Path, file: ReleaseFile) -> bool:
-    return path.is_file() and _size_of(path) == file.size and _address(path, file) == file.address
+    return _size_of(path) == file.size and path.is_file() and _address(path, file) == file.address
 
 
 def _size_of(path: Path) -> int:
@@ -166,20 +158,18 @@ def _download(
         file.url,
         lambda: _size_of(part_path),
     )
-    size = _size_of(part_path)
-    address = _address(part_path, file)
-    if (size, address) != (file.size, file.address):
+    if not _is_listed(part_path, file):
+        got = f"{_address(part_path, file)}, {_size_of(part_path)} bytes"
         part_path.unlink()
         raise DataError(
-            f"{label} is not what is listed: expected {file.address}, {file.size} bytes, got "
-            f"{address}, {size} bytes; fetch again; if it stays so, the release has changed"
+            f"{label} is not what is listed: expected {file.address}, {file.size} bytes, got {got}; "
+            f"fetch again; if it stays so, the release has changed"
         )
     disk.sync(part_path)  # content, and below the name: the marker must not outlive them
-    part_path.replace(folder / file.path)
-    # Parts of other revisions.
-    for old_part in part_path.parent.glob(f"{part_path.name.rsplit('.', 2)[0]}.*.part"):
+    path = part_path.replace(folder / file.path)
+    for old_part in path.parent.glob(f"{path.name}.*.part"):  # of other revisions
         old_part.unlink()
-    disk.sync(part_path.parent)
+    disk.sync(path.parent)
 
 
 def _receive(
@@ -194,17 +184,16 @@ def _receive(
     with client.stream(
         "GET", file.url, headers={"range": f"bytes={have}-"} if have else {}
     ) as response:
+        status = response.status_code
         goes_on = response.headers.get("content-range", "").startswith(f"bytes {have}-")
-        if response.status_code == 200:
-            progress.add(-have)
-            have = 0
-        elif response.status_code in (206, 416) and not (
-            have and response.status_code == 206 and goes_on
-        ):
+        if status == 416 or (status == 206 and not (have and goes_on)):
             part_path.unlink(missing_ok=True)  # so that the next try asks for the whole file
             raise httpx.RemoteProtocolError("it does not go on where the part ends")
-        elif response.raise_for_status().status_code != 206:
+        if response.raise_for_status().status_code not in (200, 206):
             raise httpx.RemoteProtocolError(f"{_status(response)} is no file")
+        if status == 200:
+            progress.add(-have)
+            have = 0
         # Unbuffered, so that the part has every byte that came, however this ends.
         with part_path.open("ab" if have else "wb", buffering=0) as out:
             for chunk in response.iter_bytes():
@@ -237,14 +226,12 @@ def _connect(release: Release) -> httpx.Client:
             import huggingface_hub.utils  # here, because it reads the variable as it is imported
 
         if huggingface_hub.is_offline_mode():
-            name = "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"
-            raise UsageError(f"{name} is set; unset it to fetch")
+            raise UsageError("HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; unset it to fetch")
         # httpx does not send the user's token on to the hosts that files come from.
         headers |= huggingface_hub.utils.build_hf_headers(library_name="sextant")  # type: ignore[attr-defined]
     try:
         return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
     except (ImportError, OSError, ValueError) as error:
-        # An error of *_PROXY or SSL_CERT_* in the environment.
         reason = " ".join(str(error).split())
         raise UsageError(
             f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}"
@@ -265,64 +252,54 @@ def _list_files(
         base = _server("SEXTANT_GITHUB_API", "https://api.github.com")
         read = _list_github
     try:
-        rows = {
-            file.path: file
-            for file in _try_again(lambda: read(client, release, base), str(release), base)
-        }
-        for path in rows:  # of all files, also of those that are not needed
-            inside = PurePosixPath(path)
-            if inside.is_absolute() or ".." in inside.parts or "\0" in path:
+        listed = _try_again(lambda: list(read(client, release, base)), str(release), base)
+        for file in listed:  # also those that are not needed
+            inside = PurePosixPath(file.path)
+            if inside.is_absolute() or ".." in inside.parts or "\0" in file.path:
                 raise DataError(
-                    f"the listing of {release} is refused: {path!r:.200} leads out of its folder"
+                    f"the listing of {release} is refused: {file.path!r:.200} leads out of its folder"
                 )
+            if not _ADDRESS.fullmatch(file.address) or not 0 <= file.size < LARGEST:
+                raise ValueError(file.path)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise DataError(
             f"{base} answers for {release} with no listing of files; is it the right address?"
         ) from None
+    rows = {file.path: file for file in listed}
     if missing := [path for path in paths if path not in rows]:
         raise DataError(f"{release} has no file {missing[0]!r}")
     return [rows[path] for path in paths]
 
 
 def _server(variable: str, usual: str) -> str:
-    address = (os.environ.get(variable) or usual).rstrip("/")
-    if not re.match(r"https?://[^/?#\s]", address):
-        raise UsageError(
-            f"{variable} is {address[:100]!r}, which is no http:// or https:// address"
-        )
-    return address
+    return (os.environ.get(variable) or usual).rstrip("/")
 
 
-def _list_hub(client: httpx.Client, release: Release, base: str) -> list[ReleaseFile]:
+def _list_hub(client: httpx.Client, release: Release, base: str) -> Iterator[ReleaseFile]:
     info = _get_json(
         client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}?blobs=true"
     )
     if info["sha"] != release.revision:
         raise DataError(f"{base} answers for {release} with revision {info['sha']!r:.50}")
     files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
-    rows = []
     for file in info["siblings"]:
         name = file["rfilename"]
         lfs = file.get("lfs")
         address = f"sha256:{lfs['sha256']}" if lfs else f"git:{file['blobId']}"
-        rows.append(ReleaseFile(name, file["size"], address, f"{files}/{quote(name)}"))
-    return rows
+        yield ReleaseFile(name, file["size"], address, f"{files}/{quote(name)}")
 
 
-def _list_github(client: httpx.Client, release: Release, base: str) -> list[ReleaseFile]:
+def _list_github(client: httpx.Client, release: Release, base: str) -> Iterator[ReleaseFile]:
     raw = _server("SEXTANT_GITHUB_RAW", "https://raw.githubusercontent.com")
     files = f"{raw}/{release.repository}/{release.revision}"
     answer = _get_json(
         client, f"{base}/repos/{release.repository}/git/trees/{release.revision}?recursive=1"
     )
-    rows = []
     for entry in answer["tree"]:
         if entry["type"] == "blob":
-            path = entry["path"]
-            rows.append(
-                ReleaseFile(path, entry["size"], f"git:{entry['sha']}", f"{files}/{quote(path)}")
-            )
-    return rows
+            name = entry["path"]
+            address = f"git:{entry['sha']}"
+            yield ReleaseFile(name, entry["size"], address, f"{files}/{quote(name)}")
 
 
 def _get_json(client: httpx.Client, url: str) -> Any:
@@ -360,13 +337,14 @@ def _try_again(
         try:
             return call()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            # An error of a status; errors of the Hub are of httpx, too.
             reason = str(error) or type(error).__name__
-            if isinstance(error, httpx.HTTPStatusError):
-                status = error.response.status_code
-                if status < 500 and status not in (408, 429):
-                    raise _refused(error.response, label) from None
+            if isinstance(error, httpx.HTTPStatusError):  # errors of the Hub are of httpx, too
                 reason = _status(error.response)
+                if error.response.status_code < 500 and error.response.status_code not in (
+                    408,
+                    429,
+                ):
+                    raise _refused(error.response, label) from None
             tries += 1
             if (received := size()) >= most + WORTH:
                 tries = 1
@@ -384,10 +362,9 @@ def _refused(response: httpx.Response, label: str) -> DataError:
     # GitHub answers 422 if a name cannot be a commit.
     if response.status_code in (404, 410, 422):
         return DataError(f"{label} is not there any more ({status})")
-    if response.headers.get("x-ratelimit-remaining") == "0":
-        return DataError(f"no more requests are taken for now ({status}); try again in an hour")
     return DataError(
-        f"{label} is refused ({status}); a token may be needed: set HF_TOKEN for the Hugging Face Hub"
+        f"{label} is refused ({status}); a token may be needed: set HF_TOKEN for the Hugging Face Hub; "
+        f"or there were too many requests: try again in an hour"
     )
 
 

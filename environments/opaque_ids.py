@@ -16,11 +16,11 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain, count
+from itertools import chain
 from statistics import fmean, variance
 from typing import Any, NamedTuple
 
-from sextant.environments.base import Comparison, Environment, Judgements, Qrels
+from sextant.environments.base import Comparison, Environment, Judgements
 from sextant.tools.corpus import Corpus
 from sextant.tools.platform import files
 from sextant.tools.platform.number_format import plural
@@ -55,24 +55,40 @@ def hide_ids(environment: Environment) -> Environment:
 
     def rename(judgements: Judgements) -> Judgements:
         unit_of = judgements.unit_of
-        renamed = judgements.changed(lambda qrels: _rename_qrels(qrels, own_ids))
+        renamed = judgements.changed(
+            lambda qrels: {
+                query_id: {own_ids[doc_id]: grade for doc_id, grade in grades.items()}
+                for query_id, grades in qrels.items()
+            }
+        )
         if unit_of is None:
             return renamed
         return renamed._replace(unit_of=lambda doc_id: own_ids[unit_of(release_ids[doc_id])])
 
-    renamed_documents = [
-        dataclasses.replace(
-            document,
-            doc_id=own_ids[document.doc_id],
-            parent=own_ids.get(document.parent, ""),
+    def rename_query(query: Query) -> Query:
+        pool = query.candidates
+        return dataclasses.replace(
+            query,
+            excluded=frozenset(own_ids[doc_id] for doc_id in query.excluded & own_ids.keys()),
+            candidates=None if pool is None else frozenset(map(own_ids.__getitem__, pool)),
         )
-        for document in documents.stream()
-    ]
-    renamed_documents.sort(key=lambda document: document.doc_id)
+
     return dataclasses.replace(
         environment,
-        documents=Corpus(renamed_documents),
-        queries=tuple(_rename_query(query, own_ids) for query in environment.queries),
+        documents=Corpus(
+            sorted(
+                (
+                    dataclasses.replace(
+                        document,
+                        doc_id=own_ids[document.doc_id],
+                        parent=own_ids.get(document.parent, ""),
+                    )
+                    for document in documents.stream()
+                ),
+                key=lambda document: document.doc_id,
+            )
+        ),
+        queries=tuple(map(rename_query, environment.queries)),
         judgements={name: rename(each) for name, each in environment.judgements.items()},
         comparisons={
             query_id: tuple(
@@ -94,27 +110,10 @@ def _draw_ids(doc_ids: Collection[str], seed: str) -> dict[str, str]:
     for doc_id in doc_ids:
         digest = hashlib.sha256(f"{seed} {doc_id}".encode("utf-8", "surrogatepass")).digest()
         letters[doc_id] = "d" + "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
-    for length in count(1 + _LENGTH):
-        drawn = {doc_id: text[:length] for doc_id, text in letters.items()}
-        if len(set(drawn.values())) == len(drawn):
-            break
-    return drawn
-
-
-def _rename_qrels(qrels: Qrels, own_ids: Mapping[str, str]) -> Qrels:
-    return {
-        query_id: {own_ids[doc_id]: grade for doc_id, grade in grades.items()}
-        for query_id, grades in qrels.items()
-    }
-
-
-def _rename_query(query: Query, own_ids: Mapping[str, str]) -> Query:
-    pool = query.candidates
-    return dataclasses.replace(
-        query,
-        excluded=frozenset(own_ids[doc_id] for doc_id in query.excluded if doc_id in own_ids),
-        candidates=None if pool is None else frozenset(map(own_ids.__getitem__, pool)),
-    )
+    length = 1 + _LENGTH
+    while len({text[:length] for text in letters.values()}) < len(letters):
+        length += 1
+    return {doc_id: text[:length] for doc_id, text in letters.items()}
 
 
 def reveal(row: Any, release_ids: Mapping[str, str]) -> Any:
@@ -135,12 +134,10 @@ def conceal(outcome: JsonObject, own_ids: Mapping[str, str]) -> JsonObject:
         return outcome
 
     def rename(step: JsonObject) -> JsonObject:
-        named = step["tool"] in ("read", "repeat")
-        argument = step["argument"]
-        return step | {
-            "doc_ids": [own_ids[doc_id] for doc_id in step["doc_ids"]],
-            "argument": own_ids.get(argument, argument) if named else argument,
-        }
+        renamed = step | {"doc_ids": [own_ids[doc_id] for doc_id in step["doc_ids"]]}
+        if step["tool"] in ("read", "repeat"):
+            renamed["argument"] = own_ids.get(step["argument"], step["argument"])
+        return renamed
 
     trace = outcome["trace"]
     return outcome | {
@@ -160,10 +157,8 @@ class IdLeak(NamedTuple):
     tells: bool
 
     def __str__(self) -> str:
-        return (
-            f"{self.ranker} alone {'put relevant documents first' if self.tells else 'are not shown to tell'}: "
-            f"area {self.area:.2f} over {plural(self.queries, 'answer')}, chance 0.50"
-        )
+        answers = plural(self.queries, "answer")
+        return f"most is told by {self.ranker}: area {self.area:.2f} over {answers}, chance 0.50"
 
 
 class _JudgedQuery(NamedTuple):
@@ -183,27 +178,25 @@ def measure_leak(environment: Environment) -> IdLeak:
     ids = environment.documents.doc_ids
     in_corpus = {doc_id: -place for place, doc_id in enumerate(ids)}
     in_order = {doc_id: -place for place, doc_id in enumerate(sorted(ids))}
-    judged = list(_sample_queries(environment))
-    query_ids = sorted((query.query_id for query in environment.queries), key=_order_naturally)
+    query_ids = sorted(environment.queries_by_id, key=_order_naturally)
     asked = {
         query_id: place * len(ids) // len(query_ids) for place, query_id in enumerate(query_ids)
     }
+    judged = list(_sample_queries(environment))
     words = sum((query.words for query in judged), Counter[str]())
 
-    def count_shared(query: _JudgedQuery, doc_id: str) -> float:
-        return len(_split(query.query_id) & _split(doc_id))
-
-    def weigh_words(query: _JudgedQuery, doc_id: str) -> float:
-        return sum(words[word] - query.words[word] for word in _split(doc_id) if word.isalpha())
-
     rankers: dict[str, Callable[[_JudgedQuery, str], float]] = {
-        "parts of ids that queries and documents share": count_shared,
+        "parts of ids that queries and documents share": lambda query, doc_id: len(
+            _split(query.query_id) & _split(doc_id)
+        ),
         "places of ids in their order": lambda _, doc_id: in_order[doc_id],
         "places of documents in the corpus": lambda _, doc_id: in_corpus[doc_id],
         "places of documents like their query's": lambda query, doc_id: (
             -abs(asked[query.query_id] + in_corpus[doc_id])
         ),
-        "words in ids": weigh_words,
+        "words in ids": lambda query, doc_id: sum(
+            words[word] - query.words[word] for word in _split(doc_id) if word.isalpha()
+        ),
     }
     leaks = []
     for name, ranker in rankers.items():
@@ -222,22 +215,21 @@ def _sample_queries(environment: Environment) -> Iterable[_JudgedQuery]:
     for query in environment.queries:
         grades = environment.qrels.get(query.query_id, {})
         best = max(grades.values(), default=0.0)
-        relevant = [
-            doc_id
-            for unit, grade in grades.items()
-            if grade == best > 0
-            for doc_id in documents_of.get(unit, ())
-        ]
-        others = [ids[row] for row in generator.sample(range(len(ids)), min(_SAMPLE, len(ids)))]
-        if query.candidates is not None:
-            others = sorted(query.candidates)
+        units = [unit for unit, grade in grades.items() if grade == best > 0]
+        relevant = list(chain(*(documents_of.get(unit, ()) for unit in units)))
+        rows = generator.sample(range(len(ids)), min(_SAMPLE, len(ids)))
+        pool = query.candidates
+        others = [ids[row] for row in rows] if pool is None else sorted(pool)
         known = {*relevant, *query.excluded}
         irrelevant = [doc_id for doc_id in others if doc_id not in known]
         if relevant and irrelevant:
             words = Counter[str]()
-            for doc_ids, sign in ((relevant, 1), (irrelevant, -1)):
+            for doc_ids, share in (
+                (relevant, 1 / len(relevant)),
+                (irrelevant, -1 / len(irrelevant)),
+            ):
                 for word in chain(*map(_split, doc_ids)):
-                    words[word] += sign / len(doc_ids)  # type: ignore[assignment]
+                    words[word] += share  # type: ignore[assignment]
             yield _JudgedQuery(query.query_id, relevant, irrelevant, words)
 
 

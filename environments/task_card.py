@@ -15,7 +15,7 @@ from sextant.environments.opaque_ids import measure_leak
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files
 from sextant.tools.platform.files import sextant_home
-from sextant.tools.platform.number_format import count_of, plural
+from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonMapping, JsonObject, Query
 
 SAMPLES = 3
@@ -95,45 +95,20 @@ def describe_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
-    """Return the facts that a user needs before running a task; options are those of environments.load."""
+    """Return the facts that a user needs before running a task; options are those of environments.load.
+
+    Of a user's own task, there is neither a paper nor a release.
+    """
     splits = _load_splits(task, data, options)
-    dev, test = splits.values()
-    full_name = test.task
-    if full_name.startswith("own/"):
-        suite = environments.suite("own")
-        documents = None
-        facts = TaskInfo(
-            test.queries[0].objective,
-            test.metric,
-            "; ".join(note.rstrip(".") for note in (*test.warnings, *test.notes)),
-            "as the data or its benchmark.toml has it",
-            {},
-            0,
-            (),
-        )
-    else:
-        suite, facts, documents = _read_facts(full_name)
+    test = splits["test"]
     judged = test.judgements[test.headline]
     relevant = [len(judged.relevant(query.query_id)) for query in test.queries]
-    licence = suite.release.licence
-    if test.data == "mini":
-        licence = "original text, made for this repository"
-    return {
-        "task": full_name,
-        "asked": facts.asked,
-        "metric": facts.metric,
+    card = {
+        "task": test.task,
         "metrics": list(test.metrics),
-        "protocol": facts.protocol,
         "judgements": list(test.judgements),
         "level": judged.level,
-        "variants": list(suite.variants[1:]),
-        "dev_split": facts.dev_split,
-        "dev_queries": [query.query_id for query in dev.queries],
-        "paper": {
-            "title": suite.release.paper,
-            "documents": documents,
-            "queries": facts.queries,
-        },
+        "dev_queries": list(splits["dev"].queries_by_id),
         "here": {
             "data": test.data,
             "source": test.source,
@@ -141,13 +116,27 @@ def task_card(task: str, data: str | None = None, **options: Any) -> JsonObject:
             "relevant_per_query": sum(relevant) / len(relevant),
         },
         "hints": dict(test.hints),
-        "licence": licence,
-        "release": {
-            "of": suite.release.repository,
-            "revision": suite.release.revision,
-            "by": suite.release.kind,
-        },
         "samples": [_sample(test, query) for query in test.queries[:SAMPLES]],
+    }
+    if test.task.startswith("own/"):
+        return card | {
+            "asked": test.queries[0].objective,
+            "metric": test.metric,
+            "protocol": "; ".join(note.rstrip(".") for note in (*test.warnings, *test.notes)),
+            "dev_split": "as the data or its benchmark.toml has it",
+        }
+    suite, facts, documents = _read_facts(test.task)
+    release = suite.release
+    is_mini = test.data == "mini"
+    return card | {
+        "asked": facts.asked,
+        "metric": facts.metric,
+        "protocol": facts.protocol,
+        "dev_split": facts.dev_split,
+        "variants": list(suite.variants[1:]),
+        "paper": {"title": release.paper, "documents": documents, "queries": facts.queries},
+        "licence": "original text, made for this repository" if is_mini else release.licence,
+        "release": {"of": release.repository, "revision": release.revision, "by": release.kind},
     }
 
 
@@ -220,8 +209,8 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
         leak = measure_leak(test)
         remedy = "; opaque_ids = true in benchmark.toml gives programs others" * leak.tells
         yield CheckResult("ids", not leak.tells, f"{leak}{remedy}")
-    repeats = count_of(len(test.documents.repeats()), "document")
-    finding = f"{repeats} with the text of an earlier one; judged by id, never merged"
+    repeats = len(test.documents.repeats())
+    finding = f"{repeats} documents with the text of an earlier one; judged by id, never merged"
     yield CheckResult("equal texts", True, finding)
     if test.data == "mini":
         yield _golden(test)
@@ -301,23 +290,18 @@ def _show(found: Sequence[object]) -> str:
 
 def _masks(environment: Environment) -> CheckResult:
     """Return whether the excluded documents are there, and none of them is relevant."""
-    masked = [
-        (doc_id, query.query_id) for query in environment.queries for doc_id in query.excluded
-    ]
-    unknown = [pair for pair in masked if pair[0] not in environment.documents]
-    relevant = [
-        pair
-        for pair in masked
-        if any(pair[0] in each.relevant(pair[1]) for each in environment.judgements.values())
-    ]
-    finding = (
-        f"{len(masked)} of them; {_show(unknown)} name no document, "
-        f"{_show(relevant)} are judged relevant"
-    )
+    unknown = []
+    relevant = []
+    for query in environment.queries:
+        unknown += sorted(query.excluded - environment.documents.keys())
+        for judgements in environment.judgements.values():
+            relevant += sorted(query.excluded & judgements.relevant(query.query_id).keys())
     # A missing document cannot be shown. Ids that are only spelled differently are refused before
     # (environments/custom.py).
     harmless = environment.task.startswith("own/") or not unknown
-    return CheckResult("masked documents", harmless and not relevant, finding)
+    finding = f"{_show(unknown)} are not in the corpus, {_show(relevant)} are judged relevant"
+    masked = sum(len(query.excluded) for query in environment.queries)
+    return CheckResult("masked documents", harmless and not relevant, f"{masked}; {finding}")
 
 
 def _golden(test: Environment) -> CheckResult:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TextIO
 
 from sextant import environments
 from sextant.environments.base import Environment
-from sextant.environments.chunking import LIMIT, bert_tokens, chunks, sections
+from sextant.environments.chunking import LIMIT, bert_tokens, blocks, chunks
 from sextant.environments.readers import collections, corpora
 from sextant.environments.readers import files as tables
 from sextant.tools.code_digest import collect_sources
@@ -524,6 +524,27 @@ def _write_text(value: Any, location: str) -> str:
     elif value is not None and not isinstance(value, str):
         value = disk.dumps(value)
     return tables.check_text(value, location, optional=True)
+
+
+def sections(markdown: str, levels: int = 3) -> list[str]:
+    """Return the parts of `markdown` between changes of its first `levels` heading levels.
+
+    Each is under its headings.
+    """
+    texts_of_sections = list[list[str]]()
+    last_headings = None
+    for block in blocks(markdown):
+        headings = [heading for heading in block.path if _level(heading) <= levels]
+        if texts_of_sections and headings == last_headings:
+            texts_of_sections[-1] += [*block.fresh, block.text]
+        else:
+            texts_of_sections.append([*block.path, block.text])
+        last_headings = headings
+    return ["\n\n".join(texts) for texts in texts_of_sections]
+
+
+def _level(heading: str) -> int:
+    return len(heading) - len(heading.lstrip("#"))
 
 
 def cut_text(text: str, cut: CutSettings) -> list[str]:

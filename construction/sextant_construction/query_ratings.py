@@ -24,7 +24,7 @@ def read_ratings(file: Path, names: Iterable[str]) -> dict[str, dict[str, float]
     """
     names = list(names)
     ratings = {}
-    for location, row in tables.read_rows([file]):
+    for location, row in tables.read_table(file):
         id_columns = [column for column in collections.IDS if column in row]
         cell = tables.pick_column(
             location,

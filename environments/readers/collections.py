@@ -24,7 +24,7 @@ from urllib.parse import quote
 from sextant.environments.base import COLUMNS, LEFT_OUT, Grades, Judgements, Qrels
 from sextant.environments.readers import corpora, document_ids, table_files, trec_tags
 from sextant.environments.readers import files as tables
-from sextant.environments.readers.corpora import Collection, Contradiction, Placed
+from sextant.environments.readers.corpora import Collection, Placed
 from sextant.environments.readers.files import has_content, normalise_column
 from sextant.tools import schemas
 from sextant.tools.corpus import Corpus
@@ -134,23 +134,18 @@ def read_collection(
     folder = place if place.is_dir() else _keep_package(str(place), home)
     opened = _open_tables(folder, columns, files, split)
     counts = Counter[str]()
-    try:
-        corpus = opened.documents.open(home, counts)
-        asked = _read_queries(opened.queries, counts)
-        judged = _read_judgements(opened.judgements, counts) or asked.judged
-    except Contradiction as error:
-        raise DataError(f"{error}; mend one of them, or {table_files.CHOICE}") from None
+    corpus = opened.documents.open(home, counts)
+    asked = _read_queries(opened.queries, counts)
+    judged = _read_judgements(opened.judgements, counts) or asked.judged
     if not judged:
         absence = table_files.explain_absence(folder, "judgements", opened.found)
-        lists = ", ".join(opened.queries.list_unused()) or "none"
-        raise DataError(f"{absence}; --column doc_id=NAME takes a list of each query: {lists}")
+        raise DataError(f"{absence}; --column doc_id=NAME takes a list of each query")
     pools = _read_pools(opened.pools)
     opened.check_columns(columns)
     origin = f"Read from {place}: {', '.join(map(str, opened.tables))}."
     read = match_judgements(
         str(place), corpus, asked, judged, counts, separator, relevant_from, f". {origin}"
     )
-    counts["queries that rank the pools of top_ranked alone"] = len(_select(pools, read.qrels))
     apart = "Each split searches its own documents." * opened.is_apart
     notes = [opened.describe_left_out(other_files), apart, opened.describe_links()]
     return read._replace(
@@ -189,9 +184,12 @@ def match_judgements(
             warnings.append(f"{source}: judged queries left out, as unknown: {mismatch}.")
     missing = list_missing(qrels, corpus, separator)
     judgements = Judgements(qrels, relevant_from=relevant_from)
-    read = Collection(
+    counts["judged documents that are not in the corpus"] = len(missing)
+    counts["queries without a judgement, left out"] = len(unjudged)
+    texts = _select(asked.texts, qrels)
+    return Collection(
         corpus,
-        _select(asked.texts, qrels),
+        texts,
         qrels,
         excluded=_select(asked.excluded, qrels),
         splits={
@@ -200,13 +198,9 @@ def match_judgements(
         },
         unjudged=frozenset(unjudged),
         instructions=_select(asked.instructions, qrels),
+        said=(_count_data(corpus, texts.values(), qrels, counts),),
         warnings=(*check_judged(source, judgements, corpus, missing, hint), *warnings),
     )
-    counts["judged documents that are not in the corpus"] = len(missing)
-    counts["queries without a judgement, left out"] = len(unjudged)
-    counts["queries that excluded_ids keeps documents from"] = len(read.excluded)
-    counts["queries whose objective is their column instruction"] = len(read.instructions)
-    return read._replace(said=(_count_data(read, counts),))
 
 
 def _select(table: Mapping[str, _Value], query_ids: Iterable[str]) -> dict[str, _Value]:
@@ -222,7 +216,10 @@ def _read_queries(table: "_Table", counts: Counter[str]) -> Queries:
         counts["queries that are there again, counted once"] += query_id in locations
         before = locations.setdefault(query_id, location)
         if queries.texts.setdefault(query_id, text) != text:
-            raise Contradiction(f"{location}: the query {query_id!r} has another text in {before}")
+            raise DataError(
+                f"{location}: the query {query_id!r} has another text in {before}; "
+                f"{table_files.CHOICE}"
+            )
         queries.splits.setdefault(query_id, split)
         if instruction := row.get("instruction"):
             queries.instructions[query_id] = tables.check_text(instruction, location, "instruction")
@@ -243,9 +240,9 @@ def _read_judgements(table: "_Table", counts: Counter[str]) -> dict[str, Grades]
         grades = judged.setdefault(split, {}).setdefault(query_id, {})
         counts["judgements that are there again, counted once"] += doc_id in grades
         if (before := grades.setdefault(doc_id, grade)) != grade:
-            raise Contradiction(
+            raise DataError(
                 f"{location}: {query_id!r} and {doc_id!r} are judged twice, with {before:g} and "
-                f"{grade:g}"
+                f"{grade:g}; {table_files.CHOICE}"
             )
     return judged
 
@@ -319,21 +316,19 @@ def check_judged(
     return [f"{source}: not in the corpus, and never found: {share}: {mismatch}"]
 
 
-def _count_data(read: Collection, counts: Counter[str]) -> str:
+def _count_data(corpus: Corpus, texts: Container[str], qrels: Qrels, counts: Counter[str]) -> str:
     """Return a sentence for the sizes of a collection, and add each oddity in it to `counts`."""
-    judged = read.qrels.values()
-    grades = [grade for judgements in judged for grade in judgements.values()]
-    texts = read.queries.values()
+    grades = [grade for judged in qrels.values() for grade in judged.values()]
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = sum(
-        max(judgements.values(), default=0) <= 0 for judgements in judged
+        all(grade <= 0 for grade in judged.values()) for judged in qrels.values()
     )
     counts["queries without a text"] = sum(map(is_blank, texts))
     counts["queries without blanks between words, which bm25(analyzer=bigrams) finds"] = sum(
         map(has_unspaced_words, texts)
     )
     return (
-        f"{plural(len(read.documents), 'document')}, {plural(len(texts), 'query', 'queries')}, "
+        f"{plural(len(corpus), 'document')}, {plural(len(texts), 'query', 'queries')}, "
         f"{plural(len(grades), 'judgement')} with grades from {min(grades, default=0):g} to "
         f"{max(grades, default=0):g}."
     )

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from sextant.environments.base import Qrels
 from sextant.environments.readers import raw_files
+from sextant.environments.readers.table_files import CHOICE
 from sextant.tools.corpus import FORMAT, Corpus, open_or_store
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files as disk
@@ -33,10 +34,6 @@ _DIGESTS = ".digests.json"  # beside the stored corpora
 # The document's place, for messages ("FILE, line 7"), and the document.
 Placed = tuple[str, Document]
 Reader = Callable[[], Iterator[Placed]]
-
-
-class Contradiction(DataError):
-    """An id that comes with two texts, or a pair with two grades; the message lacks advice."""
 
 
 class Collection(NamedTuple):
@@ -75,8 +72,7 @@ def open_corpus(
     is what else that depends on.
 
     A document may come again as it was, and is left out; `tally` says how many did, and how many
-    have no text. Contradiction when an id comes with two texts, DataError when there is no word in
-    all of them.
+    have no text. DataError when an id comes with two texts, or when there is no word in all of them.
     """
     tally = tally or Tally()
     # A folder holds the corpus of the files' newest state alone. Each version of this program has
@@ -144,19 +140,22 @@ def _digest(key: object) -> str:
 def _check_documents(
     read: Reader, files: Sequence[Path], counts: Counter[str]
 ) -> Iterator[Document]:
-    doc_ids = set()
+    hashes = dict[str, int]()  # of each document, by its id
     has_words = False
     budget = raw_files.max_unpacked_bytes(*files)
-    # Id -> locations of its repetitions, with the hashes of their documents.
-    repeats = dict[str, list[tuple[str, int]]]()
     counts.clear()  # of an earlier attempt
     for location, document in read():
         check_interrupts()
-        if document.doc_id in doc_ids:
-            repeats.setdefault(document.doc_id, []).append((location, hash(document)))
+        digest = hash(document)
+        before = hashes.get(document.doc_id)
+        if before == digest:
             counts["documents that are there again, counted once"] += 1
             continue
-        doc_ids.add(document.doc_id)
+        if before is not None:
+            raise DataError(
+                f"{location}: the id {document.doc_id!r} was there before with another text; {CHOICE}"
+            )
+        hashes[document.doc_id] = digest
         text = document.title + document.text
         if (budget := budget - len(text)) < 0:
             raise raw_files.unpack_limit_error(location)
@@ -165,11 +164,3 @@ def _check_documents(
         yield document
     if not has_words:
         raise DataError(f"{files[0]} has no words in it; nothing can be searched")
-    for location, document in read() if repeats else ():
-        # This is the first document of the id.
-        for repeat_location, digest in repeats.pop(document.doc_id, ()):
-            if digest != hash(document):
-                raise Contradiction(
-                    f"{repeat_location}: the id {document.doc_id!r} was there before with another "
-                    f"text, in {location}"
-                )

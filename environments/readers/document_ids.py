@@ -24,8 +24,6 @@ def fold(name: str) -> str:
     and blanks at its ends, zeros before a number and .0 behind it.
     """
     plain = unicodedata.normalize("NFC", unquote(name)).strip(_EDGES).casefold()
-    if re.fullmatch(r"\d(\.\d+)?e\+?\d{1,2}", plain):  # as spreadsheets write long numbers
-        plain = f"{float(plain):.0f}"
     plain = re.sub(r"(?<=\d)\.0+$", "", plain)
     return re.sub(r"^(\D*)0+(?=\d+$)", r"\1", plain)
 

@@ -18,9 +18,7 @@ from typing import Any
 from sextant.environments.readers.raw_files import (
     check_data,
     find_ending,
-    max_unpacked_bytes,
     read_lines,
-    unpack_limit_error,
 )
 from sextant.tools.errors import DataError
 from sextant.tools.platform.number_format import plural
@@ -73,19 +71,9 @@ def check_parts(paths: list[Path]) -> list[Path]:
 def read_table(path: Path) -> Rows:
     """Yield (place, row) of each row of a file in any form but TREC's."""
     if find_ending(path) == PARQUET:
-        return _read_parquet(path, None)
+        return _read_parquet(path)
     first = next(read_lines(path), (0, "{"))[1]
     return read_objects(path) if first.lstrip().startswith(("{", "[")) else read_headed(path)
-
-
-def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Rows:
-    """Yield (place, row) of each row of files of JSON Lines or Parquet, in order; of Parquet,
-    read only `columns`, if given.
-    """
-    for path in paths:
-        yield from (
-            _read_parquet(path, columns) if find_ending(path) == PARQUET else read_objects(path)
-        )
 
 
 def read_headed(path: Path) -> Rows:
@@ -170,17 +158,14 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None) -> Rows:
+def _read_parquet(path: Path) -> Rows:
     check_data(path)
     import pyarrow.parquet  # here, because most data is JSON Lines
 
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-            if sum(group.total_byte_size for group in groups) > max_unpacked_bytes(path):
-                raise unpack_limit_error(str(path))
-            batches = file.iter_batches(batch_size=1024, columns=columns)
+            batches = file.iter_batches(batch_size=1024)
             rows = chain.from_iterable(batch.to_pylist() for batch in batches)
             for number, row in enumerate(rows, start=1):
                 yield f"{path}, row {number}", row

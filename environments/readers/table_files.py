@@ -25,7 +25,7 @@ WORDS = {
 }
 SETTINGS = "benchmark.toml"
 CHOICE = (
-    'name the files that are meant in its benchmark.toml: `files = { documents = "NAME", queries = '
+    'mend it, or name the files that are meant in its benchmark.toml: `files = { documents = "NAME", queries = '
     '"NAME" }`, `judgements = { gold = "NAME" }`'
 )
 _ENDINGS = (

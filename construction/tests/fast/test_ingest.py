@@ -11,11 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sextant import environments
-from sextant.environments.chunking import sections
 from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.records import Document
-from sextant_construction.ingest import CorpusSettings, CutSettings, cut_text, digest_id, ingest
+from sextant_construction.ingest import (
+    CorpusSettings,
+    CutSettings,
+    cut_text,
+    digest_id,
+    ingest,
+    sections,
+)
 from sextant_construction.text_cleaning import (
     CleanSettings,
     clean_text,

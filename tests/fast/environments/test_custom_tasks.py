@@ -413,9 +413,9 @@ class Page(NamedTuple):
     [
         ({"documents": [Page("d1", "http://x", "Mud", "jar")]}, "a Page is no document; give a "),
         ({"documents": [{"_id": "d1", "text": "jar"}]}, "a dict is no document; give a pair"),
-        ({"queries": [("q1", "jar")]}, "queries is a list; give a dict of texts by query"),
-        ({"qrels": [("q1", "d1", 1)]}, "qrels is a list; give a dict of dicts of grades by query"),
-        ({"qrels": {"q1": ["d1"]}}, "qrels['q1'] is a list; give a dict of grades by document"),
+        ({"queries": [("q1", "jar")]}, "queries: should be a valid dictionary"),
+        ({"qrels": [("q1", "d1", 1)]}, "qrels: should be a valid dictionary"),
+        ({"qrels": {"q1": ["d1"]}}, "qrels: q1 should be a valid dictionary"),
     ],
 )
 def test_tables_of_another_shape_are_refused_with_theirs(parts, says):

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import huggingface_hub.constants
 import pytest
@@ -123,7 +122,7 @@ def leftovers() -> list[str]:
 def test_a_task_of_the_hub_is_fetched_whole_marked_and_loads_and_a_second_fetch_asks_nobody(
     hub, get, lines
 ):
-    with pytest.raises(DataError, match="is not in"):
+    with pytest.raises(DataError, match="is not there"):
         environments.load("obliq/congress", "full")
     assert get() == data()
     environment = environments.load("obliq/congress", split="all")
@@ -133,7 +132,7 @@ def test_a_task_of_the_hub_is_fetched_whole_marked_and_loads_and_a_second_fetch_
         36,
     )
     assert lines[0].startswith("obliq/congress: 3 files, ")
-    assert lines[0].endswith(" kB from dianetc/OBLIQ-Bench@4ebee29f (CC BY 4.0)")
+    assert " kB from dianetc/OBLIQ-Bench@4ebee29f (CC BY 4.0); 0 bytes" in lines[0]
     assert lines[-1] == f"obliq/congress: whole and checked, in {data()}"
     mark, of = json.loads((data() / "congress.complete.json").read_text()), obliq.RELEASE
     assert [mark[key] for key in ("repository", "revision", "licence")] == [
@@ -160,7 +159,7 @@ def test_a_task_of_the_hub_is_fetched_whole_marked_and_loads_and_a_second_fetch_
     assert get() == data() and len(hub.asked) == 1 + 2 * len(PATHS)
     assert (
         lines[-1]
-        == f"obliq/congress: all 3 files from dianetc/OBLIQ-Bench@4ebee29f are in {data()} already"
+        == f"obliq/congress: all files from dianetc/OBLIQ-Bench@4ebee29f are in {data()} already"
     )
 
 
@@ -200,7 +199,7 @@ def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away
         if task != "bare/toy"
     )
     with pytest.raises(
-        DataError, match="bare has no miniature; get the release with `sextant tasks fetch"
+        DataError, match="bare has no miniature; `sextant tasks fetch bare/toy` gets the release"
     ):
         environments.load("bare/toy")
 
@@ -232,9 +231,9 @@ def test_what_a_failed_command_has_downloaded_is_not_sent_again_to_the_next(hub,
     get()
     assert hub.bytes_sent(CORPUS) == len(hub.files[PATHS[0]])
     announced = [line for line in lines if line.startswith("obliq/congress: 3 files, ")]
-    assert [line.endswith("; 100.0 kB of it are here already") for line in announced] == [
-        False,
-        True,
+    assert [line.rpartition("; ")[2] for line in announced] == [
+        "0 bytes of it are here already",
+        "100.0 kB of it are here already",
     ]
     assert environments.load("obliq/congress").data == "full" and leftovers() == []
 
@@ -290,16 +289,6 @@ def test_of_a_full_disk_the_same_command_goes_on(hub, get, little_room):
     get()
     assert [sent.first for sent in hub.sent if sent.path.endswith(CORPUS)] == [0, 100_000]
     assert environments.load("obliq/congress").data == "full"
-
-
-def test_nothing_is_downloaded_when_there_is_no_room_for_it(hub, get, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=5_000))
-    with pytest.raises(
-        DataError,
-        match=r"room for 5\.0 kB, .* are needed; make room, or set SEXTANT_HOME",
-    ):
-        get()
-    assert hub.sent == [] and not marked()
 
 
 @pytest.mark.parametrize("ending", [CORPUS, QRELS], ids=["by LFS", "by blob id"])
@@ -389,6 +378,6 @@ def test_another_process_that_fetches_the_same_task_is_waited_for_by_hand(hub, g
 def test_the_hubs_offline_switch_is_respected_and_named(hub, get, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UsageError, match="HF_HUB_OFFLINE is set; unset it to fetch"):
+    with pytest.raises(UsageError, match=r"HF_HUB_OFFLINE or .* is set; unset it to fetch"):
         get()
     assert hub.asked == []

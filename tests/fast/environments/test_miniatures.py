@@ -127,7 +127,9 @@ def test_passages_are_what_the_chunking_makes_of_the_documents_and_judged_as_the
     assert sum(text.count("\n## ") + text.startswith("## ") for text, _ in cut.values()) > len(
         documents
     ), "headings"
-    for row in crumb.read_queries(environments.MINI / "crumb", name, "all"):
+    for row in crumb.read_queries(
+        environments.MINI / "crumb" / crumb.FOLDERS.get(name, name), "all"
+    ):
         parents = {
             passage.partition(":")[0]
             for passage, label in row.grades["passage_qrels"].items()

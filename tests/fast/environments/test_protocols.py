@@ -331,7 +331,7 @@ def test_another_tasks_folder_is_refused(task, place, said):
 def test_labels_of_crumb_that_do_not_fit_or_are_missing_are_refused(
     task, file, old, new, said, tmp_path
 ):
-    shutil.copytree(environments.MINI / "crumb" / crumb.folders_of(task)[0], tmp_path / "copy")
+    shutil.copytree(environments.MINI / "crumb" / crumb.FOLDERS.get(task, task), tmp_path / "copy")
     path = tmp_path / "copy" / file
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(DataError, match=said):

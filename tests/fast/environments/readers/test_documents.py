@@ -150,23 +150,6 @@ def crumb_raw():
     }
 
 
-def crumb_parquet(*, as_text=False):
-    def rows(part):
-        columns = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
-        return [
-            row | {n: json.dumps(row[n]) for n in columns if as_text} for row in CRUMB_QUERIES[part]
-        ]
-
-    place = "set_operation_entity_retrieval"
-    return {
-        f"passage_corpus/{place}/0000.parquet": parquet(crumb_corpus(PASSAGES[:3])),
-        f"passage_corpus/{place}/0001.parquet": parquet(crumb_corpus(PASSAGES[3:])),
-        f"full_document_corpus/{place}/0000.parquet": parquet(crumb_corpus("ABCD")),
-        f"evaluation_queries/{place}/0000.parquet": parquet(rows("eval")),
-        f"validation_queries/{place}/0000.parquet": parquet(rows("val")),
-    }
-
-
 def birco_object(text=str, number=float):
     return {
         "query": {text("q 1"): "Who said it?", text("q2"): "Another claim [MASK]."},
@@ -297,7 +280,6 @@ FORMS = {
     "OBLIQ": ("math", "all", obliq),
     "OBLIQ gzipped": ("math", "all", lambda: gzipped(obliq())),
     "CRUMB raw": ("set_ops", "all", crumb_raw),
-    "CRUMB Parquet": ("set_ops", "test", crumb_parquet),
     "BIRCO pickle 2": (
         "relic",
         "test",
@@ -366,16 +348,9 @@ def test_obliqs_folder_has_pooled_judgements_and_masks_whether_gzipped_or_not(pa
     assert load("math", tmp_path, qrels="pooled").headline == "pooled"
 
 
-CRUMB_FORMS = {
-    "raw": crumb_raw,
-    "Parquet": crumb_parquet,
-    "text cells": lambda: crumb_parquet(as_text=True),
-}
-
-
-@pytest.mark.parametrize("form", CRUMB_FORMS)
-def test_crumb_is_the_same_raw_and_as_parquet_with_cells_as_lists_or_as_text(form, tmp_path):
-    world = load("set_ops", put(tmp_path, CRUMB_FORMS[form]()), "test")
+@pytest.mark.parametrize("packed", [dict, gzipped], ids=["plain", "gzipped"])
+def test_crumb_has_passages_documents_and_judgements_of_both(packed, tmp_path):
+    world = load("set_ops", put(tmp_path, packed(crumb_raw())), "test")
     assert list(world.documents) == list(PASSAGES)
     assert world.documents["A:1"].text.startswith("What is said about A:1 – in Markdown.\n")
     parents = {name: "" if name == "C:0" else name[0] for name in PASSAGES}
@@ -408,15 +383,11 @@ def test_crumb_is_the_same_raw_and_as_parquet_with_cells_as_lists_or_as_text(for
     assert list(whole.documents) == list("ABCD") and whole.judgements["document"].unit_of is None
 
 
-@pytest.mark.parametrize(
-    "place", ["scientific_paper/{raw}.jsonl", "{hub}/paper_retrieval/0000.parquet"]
-)
-def test_binary_labels_stand_beside_graded_ones_in_paper_retrieval(place, tmp_path):
+def test_binary_labels_stand_beside_graded_ones_in_paper_retrieval(tmp_path):
     rows = [crumb_query(1, [("P1", 0.5), ("P2", 7)], [], binary=[("P2", 1)])]
-    dump = jsonl if place.endswith("jsonl") else parquet
     files = {
-        place.format(raw="passage_corpus", hub="passage_corpus"): dump(crumb_corpus(("P1", "P2"))),
-        place.format(raw="eval/query_labels", hub="evaluation_queries"): dump(rows),
+        "scientific_paper/passage_corpus.jsonl": jsonl(crumb_corpus(("P1", "P2"))),
+        "scientific_paper/eval/query_labels.jsonl": jsonl(rows),
     }
     world = load("paper_retrieval", put(tmp_path, files), "test")
     assert world.qrels == {"2021-1": {"P1": 0.5, "P2": 7.0}} and set(world.judgements) == {
@@ -895,11 +866,6 @@ def test_a_fault_is_said_where_it_is(fault, tmp_path):
     ("form", "name", "message"),
     [
         ("MTEB", "data/corpus/test-00001-of-00002.parquet", r"test-\* lacks part 0001"),
-        (
-            "CRUMB Parquet",
-            "passage_corpus/set_operation_entity_retrieval/0000.parquet",
-            r"\* lacks part 0000",
-        ),
         (
             "OBLIQ",
             "analogues/math/queries+qrels/per_query_excluded_ids.json",
