@@ -133,14 +133,14 @@ def study(
 ) -> TabledResult:
     """Run the unfinished cells of a study, and return its table, as `sextant study` does.
 
-    `plot()` draws the means of rows by tasks. The error of the first unfinished cell is raised after
-    all others have run.
+    `plot()` draws the means of rows by tasks. The gravest error of unfinished cells is raised
+    after all others have run.
     """
     from sextant.evals import study as command  # it imports this module
 
     outcome = command.run(file, Path(runs))
     if outcome.problem:
-        raise outcome.problem.saying("; ".join([*outcome.reasons, str(outcome.problem)]))
+        raise outcome.problem
     blocks = list(outcome.blocks)
     return TabledResult(
         outcome.json,

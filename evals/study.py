@@ -11,6 +11,7 @@ import argparse
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sextant.evals.studies.command_result import CommandResult
 from sextant.tools.platform.callable_module import make_callable
@@ -76,28 +77,25 @@ def run(
         run_cells.validate_rows(cells)
     if dry_run:
         with announced(f"estimating {plural(len(cells), 'cell')}"):
-            ahead, cannot = run_cells.estimate_cells(cells)
-        reasons, problem = run_cells.explain_cells(cannot)
-        estimate = {"study": study.name, **ahead}
-        return CommandResult(estimate, run_cells.lay_out_ahead(ahead), problem, reasons=reasons)
-    file = runs / "studies" / study.name / "cells.json"
-    cell_results = run_cells.run_cells(
-        cells,
-        run_cells.StudyProgress(
-            cells, file, {"study": study.name, "question": study.question}, quiet=quiet
-        ),
-        study.compare.get("metric", ""),
-    )
+            ahead, estimated = run_cells.estimate_cells(cells)
+        problem = run_cells.explain_cells(estimated)
+        return CommandResult(
+            {"study": study.name, **ahead}, run_cells.lay_out_ahead(ahead), problem
+        )
+    about = {"study": study.name, "question": study.question}
+    states = runs / "studies" / study.name / "cells.json"
+    progress = run_cells.StudyProgress(cells, states, about, quiet=quiet)
+    cell_results = run_cells.run_cells(cells, progress, study.metric)
     with announced("testing the differences"):
         gathered = results.gather(study, cell_results)
     page = None
-    blocks = []
+    blocks: list[Any] = []
     if gathered.runs:
+        figures = results.lay_out(gathered)
         with announced("writing the report"):
-            figures = results.lay_out(gathered)
             page = results.write(gathered, figures, runs)
-        for further in (figures.to_table(), *results.lay_out_tests(gathered, figures)):
-            blocks += [further, *further.notes, ""]
+        for table in (figures.to_table(), *results.lay_out_tests(gathered)):
+            blocks += [table, *table.notes, ""]
         blocks.append(results.lay_out_costs(gathered))
     blocks += [
         *results.list_missing(cell_results),
@@ -105,19 +103,11 @@ def run(
         *gathered.deviations,
         f"report: {page}" if page else "no cell is finished",
     ]
-    failed = sum(run.scores["failed"] for run in gathered.all_runs)
-    summary = {
-        **gathered.json(),
-        "failed": failed,
-        "report": page and str(page),
-    }
-    reasons, problem = run_cells.explain_cells(cell_results)
     return CommandResult(
-        summary,
+        gathered.json() | {"report": page and str(page)},
         blocks,
-        problem,
-        failed,
-        reasons,
+        run_cells.explain_cells(cell_results),
+        gathered.failed,
         partial(results.draw_means, gathered),
     )
 
@@ -127,20 +117,12 @@ def command(arguments: argparse.Namespace) -> int:
     unfinished.
     """
     style = read_latex_style(vars(arguments))
-    result = run(
-        arguments.file,
-        arguments.runs,
-        dry_run=arguments.dry_run,
-        quiet=arguments.json,
-    )
+    result = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
     text = json.dumps(result.json) + "\n" if arguments.json else result.text
     if arguments.latex and result.json.get("report"):
         text = to_latex(result.blocks, style)
-    print_stdout(
-        text,
-        kept="in the folder of the study",
-    )
-    return result.end(has_reasons=not (arguments.json or arguments.latex or arguments.dry_run))
+    print_stdout(text, kept="in the folder of the study")
+    return result.end()
 
 
 make_callable(__name__, "sextant.evals.python_interface:study")

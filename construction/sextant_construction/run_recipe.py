@@ -304,10 +304,10 @@ def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
     rows = []
     for name, by_figure in {**sums, "all": total}.items():
         cells = [name]
-        for figure, digits in FIGURES.items():
+        for figure, (_, form) in FIGURES.items():
             levels = by_figure[figure]
-            numbers = (f"{value:,.{digits}f}" for value in levels or ())
+            numbers = map(form.format, levels or ())
             cells.append("unknown" if levels is None else " ".join(numbers))
         rows.append(cells)
-    heads = ["stage", "calls", "tokens in", "tokens out", "list price, $"]
+    heads = ["stage", *(head for head, _ in FIGURES.values())]
     return ResultTable("", heads, rows, (0,))

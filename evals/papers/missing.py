@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from math import ceil, inf
+from math import inf
 from pathlib import Path
 
 from sextant import environments
 from sextant.evals.papers.need_costs import GPU_DOLLARS, Reading, estimate_dollars
-from sextant.evals.papers.sections import PaperCell, PaperTable
+from sextant.evals.papers.sections import NEVER, PaperCell, PaperTable
 from sextant.evals.papers.settings import ReproductionSettings
 from sextant.evals.running.candidate_pools import read as read_pool
 from sextant.tools import retrievers
@@ -23,7 +23,6 @@ from sextant.tools.platform.result_table import CommandLine, TerminalBlock
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.neural import model_table
 
-NEVER = "nobody but the authors can make it"
 _NO_FILES = ReproductionSettings(
     data=None,
     limit=None,
@@ -110,23 +109,44 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, MissingRow]]:
     about = table.about
     if "lacks" in about:
         yield about["title"], MissingRow(about["lacks"], about.get("make", NEVER))
-    makers = {lacking["why"]: lacking.get("make", NEVER) for lacking in about.get("lacking", ())}
     for cell in table.cells:
-        name = cell.system or cell.metric
         if cell.lacks:
-            yield f"{name} on {cell.task}", MissingRow(cell.lacks, makers[cell.lacks])
+            yield f"{cell.system or cell.metric} on {cell.task}", MissingRow(cell.lacks, cell.make)
             continue
-        measured = _NO_FILES.explain_missing_file(cell.task, cell.metric)
-        if measured:
+        if measured := _NO_FILES.explain_missing_file(cell.task, cell.metric):
             how, _, option = measured.rpartition(" with ")
             yield cell.task, MissingRow(how, f"sextant reproduce {table.name} {option}")
         for system in table.runs_of(cell) if cell.system else ():
-            if "lacks" in system:
-                yield system["name"], _explain_lack(system, cell, table)
-                continue
-            for need in list_needs(system):
-                if not is_here(need):
-                    yield system["name"], _explain_need(need, system, cell, table)
+            for lack in _list_needs_of(system, cell, table.name):
+                yield system["name"], lack
+
+
+def _list_needs_of(system: JsonMapping, cell: PaperCell, table: str) -> Iterator[MissingRow]:
+    """Yield what a system of a cell lacks: everywhere, though a retired model can be served; or the
+    keys and weights that are not here.
+    """
+    make = f"sextant reproduce {table}"
+    if lacks := system.get("lacks"):
+        model = system.get("lm", "").partition("/")[2]
+        if "make" in system or not model:
+            yield MissingRow(lacks, system.get("make", NEVER))
+            return
+        served = f"{model}@http://HOST:PORT/v1"
+        readings = _list_readings(system["lm"], system, cell)
+        yield MissingRow(f"{lacks} ({model})", f"{make} --lm {served}", served, readings)
+        return
+    for need in list_needs(system):
+        if is_here(need):
+            continue
+        if key := name_key(need):
+            missing = f"a key of {need.removeprefix('api:')}"
+            how = f"export {key}=..."
+        else:
+            model = need.partition(":")[2].partition("(")[0]
+            # Its details are of what size it is, and what licence or base model it needs.
+            missing = f"the weights of {model} ({model_table.rows()[model].needs})"
+            how = f"hf download {model}"
+        yield MissingRow(missing, f"{how}; {make}", need, _list_readings(need, system, cell))
 
 
 def _list_readings(need: str, system: JsonMapping, cell: PaperCell) -> set[Reading]:
@@ -135,49 +155,6 @@ def _list_readings(need: str, system: JsonMapping, cell: PaperCell) -> set[Readi
     if need == system.get("lm"):
         of_model = (system["program"], f"{system.get('instruction')} {system.get('pool')}")
     return {Reading(task, *of_model) for task in environments.expand_tasks(cell.task)}
-
-
-def _explain_lack(system: JsonMapping, cell: PaperCell, table: PaperTable) -> MissingRow:
-    """Return what a system lacks everywhere; a retired model can be served."""
-    lacks = str(system["lacks"])
-    model = str(system.get("lm", "")).partition("/")[2]
-    if "make" in system or not model:
-        return MissingRow(lacks, system.get("make", NEVER))
-    served = f"{model}@http://HOST:PORT/v1"
-    command = f"sextant reproduce {table.name} --lm {served}"
-    return MissingRow(
-        f"{lacks} ({model})",
-        command,
-        served,
-        _list_readings(
-            system["lm"],
-            system,
-            cell,
-        ),
-    )
-
-
-def _explain_need(need: str, system: JsonMapping, cell: PaperCell, table: PaperTable) -> MissingRow:
-    """Return what is missing of a model or retriever, and the command."""
-    make = f"sextant reproduce {table.name}"
-    readings = _list_readings(need, system, cell)
-    if key := name_key(need):
-        missing = f"a key of {need.removeprefix('api:')}"
-        return MissingRow(
-            missing,
-            f"export {key}=...; {make}",
-            need,
-            readings,
-        )
-    model = need.partition(":")[2].partition("(")[0]
-    # Its details are of what size it is, and what licence or base model it needs.
-    missing = f"the weights of {model} ({model_table.rows()[model].needs})"
-    return MissingRow(
-        missing,
-        f"hf download {model}; {make}",
-        need,
-        readings,
-    )
 
 
 def lay_out_missing(rows: Iterable[MissingRow]) -> list[TerminalBlock]:
@@ -189,10 +166,9 @@ def lay_out_missing(rows: Iterable[MissingRow]) -> list[TerminalBlock]:
         # "Snowflake | Query-to-Doc" is Snowflake in another table.
         names = dict.fromkeys(name.partition(" | ")[0] for name in row.rows)
         usd, gpu_hours = row.cost()
-        cost = ""
-        if usd is not None:
-            cost = f"${ceil(usd * 100) / 100:,.2f}" if usd < 10 else f"${usd:,.0f}"
-            cost += ": " if gpu_hours is None else f", {ceil(gpu_hours * 10) / 10} h: "
+        cost = "" if usd is None else f"${usd:,.2f}: "
+        if gpu_hours is not None:
+            cost = f"${usd:,.2f}, {gpu_hours:.2g} h: "
         lines.append(f"{cost}{row.missing}: {', '.join(names)} ({', '.join(row.tables)})")
         lines.append(CommandLine("   ", row.command))
     return lines

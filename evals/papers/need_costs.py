@@ -100,4 +100,4 @@ def _count_tokens(reading: Reading, longest: float) -> tuple[float, float]:
 def _read_statistics(task: str) -> Mapping[str, Any]:
     """Return the paper's statistics of a task's data."""
     cells = chain.from_iterable(table.cells for table in sections().values())
-    return {cell.metric: cell.value for cell in cells if cell.task == task and not cell.system}
+    return {cell.metric: cell.published for cell in cells if cell.task == task and not cell.system}

@@ -16,6 +16,9 @@ from sextant.evals.papers.published import figures
 from sextant.tools.errors import UnknownName, UsageError
 from sextant.tools.records import JsonMapping
 
+# Of what nobody but the authors can make.
+NEVER = "nobody but the authors can make it"
+
 
 @dataclass(frozen=True, slots=True)
 class PaperCell:
@@ -29,11 +32,12 @@ class PaperCell:
     # As in PaperFigure.
     judgements: str = ""
     # None if the paper prints none.
-    value: float | str | None = None
+    published: float | str | None = None
     error: float | None = None
     note: str = ""
-    # The reason why there can be no value of ours, whatever stands in.
+    # The reason why there can be no value of ours, whatever stands in, and the command that makes one.
     lacks: str = ""
+    make: str = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,7 @@ class PaperTable:
         """Return the systems whose runs a cell takes: one, or those whose mean it is of."""
         system = self.system(cell)
         names = system.get("mean_of", ())
-        if not names:
-            return [system]
-        return [self.system(replace(cell, system=name)) for name in names]
+        return [self.system(replace(cell, system=name)) for name in names] or [system]
 
     def system(self, cell: PaperCell) -> JsonMapping:
         """Return the system that makes a cell; UnknownName if there is none."""
@@ -61,9 +63,8 @@ class PaperTable:
             is_named = cell.system in (system["name"], *system.get("also", ()))
             if is_named and cell.task in system.get("tasks", [cell.task]):
                 return system
-        raise UnknownName(
-            f"system of {self.name}", cell.system, {system["name"] for system in self.systems}
-        )
+        names = {system["name"] for system in self.systems}
+        raise UnknownName(f"system of {self.name}", cell.system, names)
 
 
 @cache
@@ -79,24 +80,11 @@ def sections() -> dict[str, PaperTable]:
             for system in shared
             if system["name"] in variant.get("of", [system["name"]])
         ]
-        for name, settings in content.items():
-            settings["system"] = list(_by_size(settings.get("system", ())))
-            cells = []
-            for cell in _cells(path.stem, name, settings):
-                for row in settings.get("lacking", ()):
-                    # An explanation, and the command that makes the cell.
-                    keys = row.keys() - {"why", "make"}
-                    if not cell.lacks and all(getattr(cell, key) == row[key] for key in keys):
-                        cell = replace(cell, lacks=row["why"])
-                cells.append(cell)
-            systems = (*settings["system"], *shared)
-            table = PaperTable(
-                f"{path.stem}/{name}",
-                settings,
-                systems,
-                tuple(cells),
-            )
-            tables[table.name] = table
+        for stem, about in content.items():
+            about["system"] = list(_by_size(about.get("system", ())))
+            name = f"{path.stem}/{stem}"
+            cells = tuple(_explain_lack(cell, about) for cell in _cells(name, about))
+            tables[name] = PaperTable(name, about, (*about["system"], *shared), cells)
     return tables
 
 
@@ -109,40 +97,61 @@ def find(name: str) -> PaperTable:
 
 def _by_size(systems: Iterable[JsonMapping]) -> Iterator[JsonMapping]:
     for system in systems:
-        for size in system.get("sizes", ()):
-            yield {
-                **system,
-                "name": f"{system['name']} | {size}",
-                "pool": system["pool"].format(size=size),
-            }
         if "sizes" not in system:
             yield system
+        for size in system.get("sizes", ()):
+            name = f"{system['name']} | {size}"
+            yield {**system, "name": name, "pool": system["pool"].format(size=size)}
 
 
-def _cells(suite: str, name: str, settings: JsonMapping) -> Iterator[PaperCell]:
-    yield from _figure_cells(suite, name, settings)
-    split = settings.get("split", "test")
-    by_system = {"": settings.get("statistics", {}), **settings.get("published", {})}
-    printed = set()
-    for system, by_task in by_system.items():
-        for task, values in by_task.items():
-            for metric, value in values.items():
-                printed.add((system, task, metric))
-                yield PaperCell(system, task, metric, split, value=value)
-    for cell in _grid_cells(settings, settings.get("grid", {}).get("tasks", ())):
-        if (cell.system, cell.task, cell.metric) not in printed:
-            yield cell
+def _explain_lack(cell: PaperCell, about: JsonMapping) -> PaperCell:
+    """Return a cell with the first row of `lacking` that is of it."""
+    for row in about.get("lacking", ()):
+        explained = {"lacks": row["why"], "make": row.get("make", NEVER)}
+        keys = row.keys() - {"why", "make"}
+        if all(getattr(cell, key) == row[key] for key in keys):
+            return replace(cell, **explained)
+    return cell
 
 
-def _grid_cells(settings: JsonMapping, tasks: Iterable[str]) -> Iterator[PaperCell]:
-    """Yield a cell for each of these tasks, each system and each metric of the section's grid."""
-    grid = settings.get("grid", {})
-    systems = grid.get("systems") or [system["name"] for system in settings["system"]]
-    metrics = grid.get("metrics", ())
-    split = settings.get("split", "test")
-    for task, system, metric in product(tasks, systems, metrics):
-        value = find_paper_instruction(task) if metric == "instruction" else None
-        yield PaperCell(system, task, metric, split, value=value)
+def _cells(name: str, about: JsonMapping) -> Iterator[PaperCell]:
+    """Yield the cells of a section: the paper's figures that it takes, its own values, its grid."""
+    suite, _, stem = name.partition("/")
+    for figure in figures():
+        if (
+            figure.task.startswith(f"{suite}/")
+            and figure.table in about.get("from", [stem.replace("table", "Table ")])
+            and figure.metric in about.get("only", [figure.metric])
+            and figure.task in about.get("tasks", [figure.task])
+        ):
+            yield PaperCell(
+                figure.system,
+                figure.task,
+                about.get("metrics", {}).get(figure.metric, figure.metric),
+                figure.split,
+                figure.judgements,
+                figure.value,
+                figure.error,
+                figure.note,
+            )
+    values = {}
+    for system, by_task in {"": about.get("statistics", {}), **about.get("published", {})}.items():
+        for task, by_metric in by_task.items():
+            for metric, value in by_metric.items():
+                values[system, task, metric] = value
+    for key in _grid(about, about.get("grid", {}).get("tasks", ())):
+        is_text = key[2] == "instruction"
+        values.setdefault(key, find_paper_instruction(key[1]) if is_text else None)
+    for key, value in values.items():
+        yield PaperCell(*key, about.get("split", "test"), published=value)
+
+
+def _grid(about: JsonMapping, tasks: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (system, task, metric) for each of these tasks, and each system and metric of the grid."""
+    grid = about.get("grid", {})
+    systems = grid.get("systems") or [system["name"] for system in about["system"]]
+    for task, system, metric in product(tasks, systems, grid.get("metrics", ())):
+        yield system, task, metric
 
 
 def add_tasks(table: PaperTable, tasks: Iterable[str]) -> PaperTable:
@@ -155,32 +164,11 @@ def add_tasks(table: PaperTable, tasks: Iterable[str]) -> PaperTable:
         raise UsageError(
             f"{table.name} takes no further tasks; with --task can be made {', '.join(names)}"
         )
-    return replace(table, cells=(*table.cells, *_grid_cells(table.about, tasks)))
+    split = table.about.get("split", "test")
+    added = [PaperCell(*key, split) for key in _grid(table.about, tasks)]
+    return replace(table, cells=(*table.cells, *added))
 
 
 def _takes_tasks(table: PaperTable) -> bool:
     grid = table.about.get("grid", {})
     return bool(grid) and "" not in grid.get("systems", ())
-
-
-def _figure_cells(suite: str, name: str, settings: JsonMapping) -> Iterator[PaperCell]:
-    """Yield a cell for each figure of the paper that the section takes."""
-    tables = settings.get("from", [name.replace("table", "Table ")])
-    our_names = settings.get("metrics", {})
-    for figure in figures():
-        if (
-            figure.task.startswith(f"{suite}/")
-            and figure.table in tables
-            and figure.metric in settings.get("only", [figure.metric])
-            and figure.task in settings.get("tasks", [figure.task])
-        ):
-            yield PaperCell(
-                figure.system,
-                figure.task,
-                our_names.get(figure.metric, figure.metric),
-                figure.split,
-                figure.judgements,
-                figure.value,
-                figure.error,
-                figure.note,
-            )

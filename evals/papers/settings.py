@@ -66,20 +66,19 @@ class ReproductionSettings:
         """Return a system's fields of a request, and the stand-ins among them in words."""
         changed = {key: value for key, value in system.items() if key not in OF_SECTIONS}
         parameters = dict(changed.get("parameters", {}))
+        is_lexical = changed.get("retriever", "").partition("(")[0] in LEXICAL
+        pool_kind, _, pool_retriever = changed.get("pool", "").partition("(")
+        has_pool = pool_retriever and self.retriever
         stand_ins = []
-
-        def put_in(fields: JsonObject, name: str, value: str) -> None:
+        for fields, name, value in (
+            (changed, "lm", self.lm),
+            (changed, "retriever", "" if is_lexical else self.retriever),
+            (changed, "pool", f"{pool_kind}({self.retriever})" if has_pool else ""),
+            (parameters, "ties", self.retriever),  # of the programs that score
+        ):
             if value and value != fields.get(name, value):
                 stand_ins.append(f"{value} for {fields[name]}")
                 fields[name] = value
-
-        put_in(changed, "lm", self.lm)
-        if changed.get("retriever", "").partition("(")[0] not in LEXICAL:
-            put_in(changed, "retriever", self.retriever)
-        pool_kind, _, pool_retriever = changed.get("pool", "").partition("(")
-        if pool_retriever and self.retriever:
-            put_in(changed, "pool", f"{pool_kind}({self.retriever})")
-        put_in(parameters, "ties", self.retriever)  # of the programs that score
         if self.solutions and "solutions" in parameters:
             stand_ins.append(f"solutions of {self.solutions}")
             parameters["solutions"] = str(self.solutions)

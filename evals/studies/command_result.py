@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sextant.tools.errors import SextantError
-from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.result_table import render_terminal
 
 
@@ -19,8 +18,6 @@ class CommandResult(NamedTuple):
     problem: SextantError | None = None
     # Queries that programs failed, which score 0.
     failed: int = 0
-    # A line for each problem.
-    reasons: Sequence[str] = ()
     # Draws the means of a study.
     draw: Callable[[], Any] | None = None
 
@@ -29,12 +26,8 @@ class CommandResult(NamedTuple):
         """Return its blocks as they are printed."""
         return render_terminal(self.blocks)
 
-    def end(self, *, has_reasons: bool = False) -> int:
-        """Return the exit code, or raise the problem, after the reasons unless the text that was printed has them:
-        7 if queries failed.
-        """
-        for reason in () if has_reasons else self.reasons:
-            print_stderr(reason)
+    def end(self) -> int:
+        """Return the exit code, 7 if queries failed, or raise the problem."""
         if self.problem:
             raise self.problem
         return 7 if self.failed else 0

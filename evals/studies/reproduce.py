@@ -1,41 +1,44 @@
 """The output of `sextant reproduce`: the list of tables and figures, and a table's cells next to the
-paper's.
+paper's, for the terminal, as a page, and as Markdown, CSV and LaTeX.
 
-The cells are made in tables.py and laid out in table_layout.py.
+Each form says under the table what stands in for a part of a system, and how the programs, pools
+and prompts of its rows differ from the paper's. The cells are made in reproduced_table.py, a figure
+is drawn in reproduced_figures.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sextant import environments
+from sextant.evals.papers.dataset_statistics import Value
 from sextant.evals.papers.measured import CATEGORIES
 from sextant.evals.papers.missing import lay_out_missing, list_missing
 from sextant.evals.papers.sections import PaperTable, find, sections
 from sextant.evals.papers.settings import ReproductionSettings
+from sextant.evals.reporting import report_page
+from sextant.evals.reporting.report_page import Report, ReportSection
 from sextant.evals.studies.command_result import CommandResult
-from sextant.evals.studies.reproduced_figures import save_figure
-from sextant.evals.studies.reproduced_layout import lay_out, save_page
-from sextant.evals.studies.reproduced_table import ReproducedTable
+from sextant.evals.studies.reproduced_figures import draw_figure
+from sextant.evals.studies.reproduced_table import MINIATURES, ROUNDING, ReproducedTable, TableCell
 from sextant.evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from sextant.evals.studies.study_file import list_tasks
 from sextant.tools import retrievers
 from sextant.tools.errors import UnknownName
 from sextant.tools.models.model_spec import parse
+from sextant.tools.platform import files as disk
 from sextant.tools.platform.number_format import plural
-from sextant.tools.platform.result_table import DefinitionList, TerminalBlock
+from sextant.tools.platform.result_table import Cell, DefinitionList, ResultTable, TerminalBlock
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
 
+HEADS = ("task", "system", "metric", "published", "ours", "difference", "remarks")
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
 
 def reproduce_table(
-    name: str | None,
-    *,
-    dry_run: bool,
-    missing: bool = False,
-    **conditions: Any,
+    name: str | None, *, dry_run: bool, missing: bool = False, **conditions: Any
 ) -> CommandResult:
     """Make the table called `name`, or the list of tables; a dry run estimates the cost.
 
@@ -43,10 +46,7 @@ def reproduce_table(
     """
     if missing:
         lacking = list_missing([find(name)] if name else sections().values())
-        return CommandResult(
-            {"missing": [row.json() for row in lacking]},
-            lay_out_missing(lacking),
-        )
+        return CommandResult({"missing": [row.json() for row in lacking]}, lay_out_missing(lacking))
     if name is None:
         rows = [_describe(section) for section in sections().values()]
         return CommandResult({"sections": rows}, _list(rows))
@@ -59,40 +59,105 @@ def reproduce_table(
     for option in ("facets", "contamination"):
         conditions[option] = _match_tasks(section, conditions.get(option, ()))
     table = ReproducedTable(section, ReproductionSettings(**conditions))
-    if dry_run:
-        if not table.runs:
-            return CommandResult({}, ["it takes no run"])
-        with announced(f"estimating {plural(len(table.runs), 'cell')}"):
-            estimate, _ = estimate_cells(table.runs)
-        return CommandResult(estimate, lay_out_ahead(estimate))
-    head = table.section.about
-    notes = [*table.warnings(), *head.get("notes", [])]
-    if "marked" in head:
+    if not dry_run:
+        return _make(table)
+    if not table.runs:
+        return CommandResult({}, ["it takes no run"])
+    with announced(f"estimating {plural(len(table.runs), 'cell')}"):
+        estimate, _ = estimate_cells(table.runs)
+    return CommandResult(estimate, lay_out_ahead(estimate))
+
+
+def _make(table: ReproducedTable) -> CommandResult:
+    """Make the cells, and write them and print them."""
+    name = table.section.name
+    about = table.section.about
+    title = about["title"]
+    notes = [*table.warnings(), *about.get("notes", [])]
+    if "marked" in about:
         notes.append(MARKS)
-    if "lacks" in head:
-        notes.append(f"it cannot be made: {head['lacks']}")
-    cells = list(table.cells())
-    about = (name, head["title"], notes, cells)
-    blocks = lay_out(*about)
+    if "lacks" in about:
+        notes.append(f"it cannot be made: {about['lacks']}")
+    cells = table.cells()
+    count = count_made(notes, cells)
+    blocks: list[TerminalBlock] = [f"{name}: {title}", *notes]
     files = []
     if cells:
-        folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        files = save_page(*about, folder)
-        files += save_figure(name, head["title"], cells, head.get("drawn", {}), folder)
+        laid_out = make_table(name, title, cells)
+        folder = table.settings.runs / "studies" / laid_out.stem
+        alone = replace(laid_out, notes=[*notes, *laid_out.notes])
+        extra: dict[str, str | bytes] = {f"tables/{laid_out.stem}.tex": alone.to_latex()}
+        extra |= draw_figure(laid_out.stem, f"{name}: {title}", cells, about.get("drawn", {}))
+        report = Report(count, notes, [ReportSection(laid_out.stem, title, [laid_out])])
+        report.title = f"{name}: {title}"
+        report.legend = False
+        disk.mkdir_private(folder)
+        files = report_page.write(report, folder, extra)
+        blocks += [laid_out, *laid_out.notes, count]
         blocks.append(f"written: {folder} (index.html, report.md, tables/)")
-    lines = [line for cell in cells for line in cell.deviations.split(" / ") if line]
     failed = table.count_failed()
+    lines = [line for cell in cells for line in cell.deviations.split(" / ") if line]
     result: JsonObject = {
         "name": name,
-        "title": head["title"],
+        "title": title,
         "notes": notes,
-        "cells": [cell._asdict() for cell in cells],
+        "cells": [cell.json() for cell in cells],
         "files": list(map(str, files)),
         "failed": failed,
         "deviations": list(dict.fromkeys(lines)),
     }
-    reasons, problem = explain(table.unfinished, len(cells))
-    return CommandResult(result, blocks, problem, failed, reasons)
+    return CommandResult(result, blocks, explain(table.problems, len(cells)), failed)
+
+
+def make_table(name: str, title: str, cells: Sequence[TableCell]) -> ResultTable:
+    """Return the cells as a table, with each remark once in its notes; its CSV has all of a cell."""
+    numbers = dict[str, int]()
+    rows = []
+    for cell in cells:
+        texts = filter(None, (cell.remark, cell.note, cell.deviations))
+        remarks = [f"({numbers.setdefault(text, len(numbers) + 1)})" for text in texts]
+        values = [
+            _number(cell.published),
+            _number(cell.ours, mark=cell.mark),
+            _number(cell.difference, sign="+"),
+        ]
+        metric = f"{cell.metric} [{cell.judgements}]" if cell.judgements else cell.metric
+        rows.append([cell.task, cell.system, metric, *values, " ".join(remarks)])
+    notes = [f"({number}) {text}" for text, number in numbers.items()]
+    csv_rows = [cell.json() for cell in cells]
+    return ResultTable(
+        title,
+        HEADS,
+        rows,
+        names=(0, 1, 2, 6),
+        notes=notes,
+        stem=name.replace("/", "-"),
+        csv_rows=[list(csv_rows[0]), *(row.values() for row in csv_rows)],
+    )
+
+
+def _number(value: Value, sign: str = "", mark: str = "") -> Cell:
+    if not isinstance(value, int | float):
+        return Cell(value or "-", value)
+    # "z" writes a difference that is rounded to nothing as +0.000.
+    form = f"{{:{sign}z.3f}}"
+    if abs(value) >= 1000:
+        form = f"{{:{sign},.0f}}"
+    elif not sign and 0 < abs(value) < ROUNDING:
+        # For example p of a regression.
+        form = "{:.1e}"
+    return Cell(f"{form} {mark}".rstrip(), value, figures=[value])
+
+
+def count_made(notes: Sequence[str], cells: Sequence[TableCell]) -> str:
+    """Say how many cells are made, and how many of the paper's values ours are."""
+    made = sum(cell.ours is not None for cell in cells)
+    line = f"{plural(len(cells), 'cell')}, {made} of them made"
+    differences = [cell.difference for cell in cells if cell.difference is not None]
+    if differences and MINIATURES not in notes:
+        equal = sum(abs(difference) <= ROUNDING for difference in differences)
+        line += f"; {equal} of {len(differences)} values of ours are the paper's, to three decimals"
+    return line
 
 
 def _match_tasks(section: PaperTable, given: Iterable[tuple[str, str]]) -> dict[str, Path]:
@@ -126,13 +191,12 @@ def _describe(section: PaperTable) -> JsonObject:
 def _list(rows: Iterable[JsonMapping]) -> list[TerminalBlock]:
     items = []
     for row in rows:
-        missing = [task for task, fetched in row["data"].items() if not fetched]
+        items.append((row["name"], f"{row['title']} ({plural(row['cells'], 'cell')})"))
         details = {
-            "data to fetch": ", ".join(missing),
+            "data to fetch": ", ".join(task for task, there in row["data"].items() if not there),
             "it cost the authors": row["price"],
             "it cannot be made": row["why"],
         }
-        items.append((row["name"], f"{row['title']} ({plural(row['cells'], 'cell')})"))
         items += [("", f"{label}: {text}") for label, text in details.items() if text]
     return [
         DefinitionList(items),

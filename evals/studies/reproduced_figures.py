@@ -1,4 +1,4 @@
-"""A paper's figure, drawn from the cells that `sextant reproduce` made, and the cells as CSV.
+"""A paper's figure, drawn from the cells that `sextant reproduce` made, with the paper's values beside ours.
 
 The section of a figure has `drawn`, a table of
 
@@ -15,83 +15,55 @@ in OBLIQ-Bench.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from sextant.evals.reporting.plots import (
-    Panel,
-    Point,
-    Series,
-    draw_panels,
-    pdf,
-    svg,
-)
+from sextant.evals.reporting.plots import Panel, Point, Series, draw_panels, pdf, svg
 from sextant.evals.studies.reproduced_table import TableCell
-from sextant.tools.platform import files as disk
-from sextant.tools.platform.result_table import to_csv
 
 SIDES = ("published", "ours")
 
 
-def save_figure(
-    name: str,
-    title: str,
-    cells: Sequence[TableCell],
-    settings: Mapping[str, str],
-    folder: Path,
-) -> list[Path]:
-    """Write the cells of a table as CSV, and a figure as SVG and PDF.
+def draw_figure(
+    stem: str, title: str, cells: Sequence[TableCell], drawn: Mapping[str, str]
+) -> dict[str, str | bytes]:
+    """Return a figure as SVG and PDF, by the names of their files; none without anything to draw.
 
-    Returns the files. `settings` is `drawn` of the section.
+    `drawn` is that of the section.
     """
-    stem = folder / name.replace("/", "-")
-    contents: dict[Path, str | bytes] = {}
-    contents[stem.with_suffix(".csv")] = to_csv([TableCell._fields, *cells])
-    if panels := make_panels(cells, settings):
-        figure = draw_panels(panels)
-        contents[stem.with_suffix(".svg")] = svg(figure, f"{name}: {title}")
-        contents[stem.with_suffix(".pdf")] = pdf(figure, f"{name}: {title}")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, content in contents.items():
-        disk.replace(path, content)
-    return list(contents)
+    panels = make_panels(cells, drawn) if drawn else []
+    if not panels:
+        return {}
+    figure = draw_panels(panels)
+    return {f"{stem}.svg": svg(figure, title), f"{stem}.pdf": pdf(figure, title)}
 
 
-def make_panels(cells: Sequence[TableCell], settings: Mapping[str, str]) -> list[Panel]:
+def make_panels(cells: Sequence[TableCell], drawn: Mapping[str, str]) -> list[Panel]:
     """Return the panels of a figure: the paper's values and ours, each if there are any."""
-    if not settings:
-        return []
-    if settings["kind"] == "gaps":
-        return [_gaps_panel(cells, settings["x"])]
-    is_change = "change" in settings
+    if drawn["kind"] == "gaps":
+        return [_gaps_panel(cells, drawn["x"])]
+    change = drawn.get("change")
     panels: dict[str, Panel] = {}
     for side in SIDES:
-        values = {cell[:3]: getattr(cell, side) for cell in cells}
+        values = {(cell.system, cell.task, cell.metric): getattr(cell, side) for cell in cells}
         for (system, task, metric), value in values.items():
             base, _, variant = system.partition(" | ")
-            labels = {
+            names = {
                 "base": base,
                 "variant": variant or "as it is",
                 "metric": metric,
                 "task": task.partition("/")[2].replace("*", "mean"),
             }
-            if is_change:
+            if change:
                 before = values.get((base, task, metric))
-                is_changed = labels["variant"] == settings["change"]
-                value = value - before if is_changed and None not in (value, before) else None
+                value = (
+                    value - before if variant == change and None not in (value, before) else None
+                )
             if value is not None:
-                title = ", ".join(filter(None, [side, labels.get(settings.get("panels", ""), "")]))
-                panel = Panel("", settings.get("value", ""), [], title=title, zero=is_change)
-                if settings["kind"] == "pools":
-                    panel.x = "documents in the pool"
-                    panel.scale = {"value": "log"}
-                panel = panels.setdefault(title, panel)
-                column = labels[settings["columns"]]
+                title = ", ".join(filter(None, [side, names.get(drawn.get("panels", ""), "")]))
+                panel = panels.setdefault(
+                    title, Panel("", drawn.get("value", ""), [], title=title, zero=bool(change))
+                )
                 _add_point(
-                    panel,
-                    settings["kind"],
-                    labels[settings["rows"]],
-                    column,
-                    value,
+                    panel, drawn["kind"], names[drawn["rows"]], names[drawn["columns"]], value
                 )
     return list(panels.values())
 
@@ -99,16 +71,17 @@ def make_panels(cells: Sequence[TableCell], settings: Mapping[str, str]) -> list
 def _add_point(panel: Panel, kind: str, row: str, column: str, value: float) -> None:
     """Add the value of a row in a column; the columns of pools are their sizes."""
     places = {name: place for place, name in panel.ticks.items()}
-    place = places.get(column, float(column) if kind == "pools" else float(len(places)))
+    place = places.get(column, float(len(places)))
+    if kind == "pools":
+        place = float(column)
+        panel.x = "documents in the pool"
+        panel.scale = {"value": "log"}
     panel.ticks[place] = column
-    line = next((series for series in panel.series if series.label == row), None)
-    if line is None:
-        line = Series(
-            row,
-            [],
-            len(panel.series),
-            "points" if kind == "points" else "line",
-        )
+    for line in panel.series:
+        if line.label == row:
+            break
+    else:
+        line = Series(row, [], len(panel.series), "points" if kind == "points" else "line")
         panel.series.append(line)
     line.points.append(Point(place, value))
     line.points.sort()
@@ -122,19 +95,16 @@ def _gaps_panel(cells: Sequence[TableCell], ceiling: str) -> Panel:
     """
     panel = Panel(f"nDCG@10 of {ceiling}", "nDCG@10 of the best of the others", [], diagonal=True)
     for number, side in enumerate(SIDES):
+        by_task: dict[str, dict[str, float]] = {}
+        for cell in cells:
+            if (value := getattr(cell, side)) is not None:
+                by_task.setdefault(cell.task, {})[cell.system] = value
         points = []
-        for task in dict.fromkeys(cell.task for cell in cells):
-            values = {cell.system: getattr(cell, side) for cell in cells if cell.task == task}
-            values = {system: value for system, value in values.items() if value is not None}
+        for task, values in by_task.items():
             rivals = [value for system, value in values.items() if not system.startswith(ceiling)]
             if ceiling in values and rivals:
-                points.append(
-                    Point(
-                        values[ceiling],
-                        max(rivals),
-                        label=task.partition("/")[2],
-                    )
-                )
+                label = task.partition("/")[2]
+                points.append(Point(values[ceiling], max(rivals), label=label))
         if points:
             panel.series.append(Series(side, points, number))
     return panel

@@ -10,8 +10,9 @@ pending; once the budget is used up, all that would send something. The others g
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +48,6 @@ from sextant.tools.errors import (
     RunConflict,
     RunIncomplete,
     SextantError,
-    UnknownPrice,
     UsageError,
 )
 from sextant.tools.models.call_limits import ConcurrencyLimiter
@@ -60,16 +60,18 @@ from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.base import Retriever
 
+# What a cell searches and is judged by, of the fields of its request.
+_SELECTION = attrgetter("task", "data", "split", "qrels", "relevant_from", "limit", "query_ids")
 # Seconds until cells that other processes are at are looked at again.
 POLL = 1.0
 # Errors that end a study, before all others.
 GRAVEST_FIRST = (BudgetReached, RunIncomplete, ProviderRefused, DataError)
-# The figures of an estimate, with their decimals.
+# The figures of what cells cost, with their heads and forms in a table.
 FIGURES = {
-    "calls": 0,
-    "input_tokens": 0,
-    "output_tokens": 0,
-    "list_usd": 4,
+    "calls": ("calls", "{:,.0f}"),
+    "input_tokens": ("tokens in", "{:,.0f}"),
+    "output_tokens": ("tokens out", "{:,.0f}"),
+    "list_usd": ("list price", "${:,.4f}"),
 }
 
 
@@ -77,64 +79,63 @@ class CellResult(NamedTuple):
     """The result of a cell."""
 
     cell: StudyCell
-    # The folder of its finished run.
-    folder: Path | None = None
-    # The reason why it is not finished.
+    # Its finished run.
+    run: ScoredRun | None = None
+    # The reason why it is not finished; NotApplicable if the row cannot be run on the task.
     problem: SextantError | None = None
-    # The reason why the row cannot be run on the task.
-    unfit: str = ""
     # Floor and ceiling of the data that it searches, by name.
-    bounds: Mapping[str, float | None] | None = None
+    bounds: Mapping[str, float | None] = {}
+
+    @property
+    def state(self) -> str:
+        """Whether it is finished, can be, or does not apply."""
+        if self.run:
+            return "finished"
+        return "does not apply" if isinstance(self.problem, NotApplicable) else "unfinished"
+
+    def json(self) -> JsonObject:
+        """Return it as plain data."""
+        return {
+            "row": self.cell.row,
+            "task": self.cell.task,
+            "seed": self.cell.request.seed,
+            "factors": self.cell.factors,
+            "run": str(self.run.path) if self.run else None,
+            "why": str(self.problem) if self.problem else None,
+        }
 
 
-class Unfinished(NamedTuple):
-    """A cell that could be made and is not yet."""
-
-    row: str
-    task: str
-    problem: SextantError
-
-
-def explain_cells(results: Sequence[CellResult]) -> tuple[list[str], SextantError | None]:
-    """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
-    unfinished = [
-        Unfinished(result.cell.row, result.cell.task, result.problem)
-        for result in results
-        if result.problem
-    ]
-    if unfinished:
-        return explain(unfinished, len(results))
-    fitting_rows = {result.cell.row for result in results if not result.unfit}
+def explain_cells(results: Sequence[CellResult]) -> SextantError | None:
+    """Return the error on cells that are unfinished, or else on a row that fits no task."""
+    unfinished = []
+    fitting = set()
     for result in results:
-        if result.cell.row not in fitting_rows:
-            return [], UsageError(f"no task fits row {result.cell.row!r}: {result.unfit}")
-    return [], None
+        if result.state != "does not apply":
+            fitting.add(result.cell.row)
+            if result.problem:
+                place = f"{result.cell.row} on {result.cell.task}"
+                unfinished.append(result.problem.saying(f"{place}: {result.problem}"))
+    for result in results:
+        if not unfinished and result.cell.row not in fitting:
+            return UsageError(f"no task fits row {result.cell.row!r}: {result.problem}")
+    return explain(unfinished, len(results))
 
 
-def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], SextantError | None]:
-    """Return a line for each reason why cells are unfinished, and the error that ends the command.
+def explain(problems: Sequence[SextantError], cells: int) -> SextantError | None:
+    """Return the error that ends the command, for the problems of cells that could be made and are
+    not yet; None without any.
 
     Its exit code is that of a budget, else of a run that broke off, of a refusal, of missing data.
     """
-    if not unfinished:
-        return [], None
-    reasons = dict[str, list[Unfinished]]()
-    for cell in unfinished:
-        reasons.setdefault(str(cell.problem), []).append(cell)
-    lines = []
-    problems = []
-    for reason, (first, *others) in reasons.items():
-        suffix = f" and {len(others)} more" if others else ""
-        lines.append(f"unfinished: {first.row} on {first.task}{suffix}: {reason}")
-        problems.append(first.problem)
+    if not problems:
+        return None
     gravest = max(
         problems, key=lambda problem: [isinstance(problem, error) for error in GRAVEST_FIRST]
     )
-    total = (
-        f"{plural(len(unfinished), 'cell')} of {cells} unfinished, and the same command goes on "
-        f"with them"
+    unfinished = (
+        f"{plural(len(problems), 'cell')} of {cells} unfinished, and the same command goes on"
     )
-    return lines, gravest.saying(f"{total}; the reasons are above")
+    return gravest.saying(f"{unfinished} with them: {gravest}")
 
 
 class StudyProgress:
@@ -161,8 +162,8 @@ class StudyProgress:
         self._rows = [{"row": cell.row, "task": cell.task, **state} for cell in cells]
         self._write()
 
-    def report(self, place: int) -> Callable[..., RunMonitor]:
-        """Return what reports the run of the cell at a place."""
+    def begin(self, place: int, ready: PreparedRun, folder: RunFolder) -> RunMonitor:
+        """Note that the cell at a place is under way; return what reports its run."""
         cell = self._cells[place]
         last_line = 0.0
 
@@ -174,25 +175,18 @@ class StudyProgress:
                 last_line = event.elapsed
                 print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
-        def begin(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
-            self._note(place, "under way", folder.shown)
-            return RunMonitor(ready, folder, tell)
-
-        return begin
+        self._note(place, "under way", folder.shown)
+        return RunMonitor(ready, folder, tell)
 
     def end(self, place: int, result: CellResult) -> None:
         """Note and print the result of the cell at a place."""
         self._ended += 1
-        state = text = "does not apply" if result.unfit else "unfinished"
-        if result.folder:
-            run = read_scored_run(result.folder, load_data=False)
-            state = "finished"
-            text = number(run.mean(run.metric), unknown="undefined")
-        self._note(place, state, result.folder, result.unfit or str(result.problem or ""))
+        run = result.run
+        text = number(run.mean(run.metric), unknown="undefined") if run else result.state
+        self._note(place, result.state, run.path if run else None, str(result.problem or ""))
         if not self._quiet:
             cell = result.cell
-            count = f"{self._ended} of {len(self._cells)}"
-            print_stderr(f"{count}: {cell.row}, {cell.task}: {text}")
+            print_stderr(f"{self._ended} of {len(self._cells)}: {cell.row}, {cell.task}: {text}")
 
     def _note(self, place: int, state: str, folder: Path | None, reason: str = "") -> None:
         self._rows[place] |= {"state": state, "reason": reason}
@@ -215,7 +209,7 @@ class SharedRunState:
         # The metric of the bounds; "" for each task's own.
         self._metric = metric
         self._bounds = dict[str, dict[str, float | None]]()
-        self._budget = make_resources(cells[0].request).budget
+        self.budget = make_resources(cells[0].request).budget
         self._limiters = dict[str, ConcurrencyLimiter]()
         self._loaded: tuple[str, Environment] | None = None
         self._built: dict[str, Retriever] = {}
@@ -227,7 +221,7 @@ class SharedRunState:
     def open(self, request: Request) -> LoadedRun:
         """Open a run with the budget, data and retrievers that the study shares."""
         resources = make_resources(request)
-        resources.budget = self._budget
+        resources.budget = self.budget
         resources.limiter = self._limiters.setdefault(request.lm, resources.limiter)
         resolved, environment = load_task(request, self._load)
         built = {}
@@ -267,47 +261,45 @@ class SharedRunState:
 
     def make(self, cell: StudyCell, report: Any = None) -> CellResult | None:
         """Run a cell; None while another process is at it."""
-        request = cell.request
-        opened: LoadedRun | None = None
-        bounds: Mapping[str, float | None] = {}
-
-        def answer(ready: PreparedRun, *words: Any) -> str | None:
-            nonlocal bounds
-            bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
-            return answer_queries(ready, *words)
-
         try:
-            loaded = opened = self.open(request)
-            if run := self.find(loaded):
-                earlier_usage.count(self._budget, run.path)
-                bounds = self._bound(request, loaded.environment)
-                return CellResult(cell, run.path, bounds=bounds)
-            # Another cell has met a refusal, or the budget's end.
-            sources = {request.lm}.union(*map(retrievers.sources, loaded.resolved.all_retrievers))
-            obstacles = [self._out[source] for source in sorted(sources) if source in self._out]
-            if self._unpaid and loaded.resolved.sends:
-                obstacles.append(self._unpaid)
-            if obstacles:
-                return CellResult(cell, problem=obstacles[0])
-            result = run_request(request, report, answer=answer, opening=lambda _: loaded)
-            problem = result.problem
+            return self._run(cell, report)
         except RunBusy:
             return None
-        except (*FAULTS, UnknownPrice) as fault:
-            problem = fault
         except RunConflict:
             raise
-        except UsageError as error:
-            if opened is None and isinstance(error, NotApplicable):
-                return CellResult(cell, unfit=str(error))
-            problem = error
+        except (*FAULTS, UsageError) as error:
+            problem: SextantError = error
         except OSError as fault:
             # A folder that cannot be read: other cells may be elsewhere.
-            problem = DataError(f"{fault.filename or request.runs}: {fault.strerror or fault}")
-        if problem:
-            self._note(problem, request)
-            return CellResult(cell, problem=problem)
-        return CellResult(cell, result.folder, bounds=bounds)
+            problem = DataError(f"{fault.filename or cell.request.runs}: {fault.strerror or fault}")
+        self._note(problem, cell.request)
+        return CellResult(cell, problem=problem)
+
+    def _run(self, cell: StudyCell, report: Any) -> CellResult:
+        request = cell.request
+        opened = self.open(request)
+        bounds: dict[str, float | None] = {}
+        if run := self.find(opened):
+            earlier_usage.count(self.budget, run.path)
+            return CellResult(cell, run, bounds=self._bound(request, opened.environment))
+        # Another cell has met a refusal, or the budget's end.
+        for source in sorted(
+            {request.lm}.union(*map(retrievers.sources, opened.resolved.all_retrievers))
+        ):
+            if source in self._out:
+                raise self._out[source]
+        if self._unpaid and opened.resolved.sends:
+            raise self._unpaid
+
+        def answer(ready: PreparedRun, *arguments: Any) -> str | None:
+            pool = ready.resolved.pool
+            bounds.update(self._bound(request, ready.environment, f", pool {pool}" if pool else ""))
+            return answer_queries(ready, *arguments)
+
+        result = run_request(request, report, answer=answer, opening=lambda _: opened)
+        if result.problem:
+            raise result.problem
+        return CellResult(cell, read_scored_run(result.folder, load_data=False), bounds=bounds)
 
     def _note(self, problem: SextantError, request: Request) -> None:
         """Keep a problem that the remaining cells would meet, too."""
@@ -318,36 +310,22 @@ class SharedRunState:
         if isinstance(problem, ProviderRefused):
             # A cassette that lacks an answer has no source: it says nothing about the model.
             if problem.source:
-                self._out[problem.source] = reason
+                self._out.setdefault(problem.source, reason)
         elif isinstance(problem, BudgetReached):
-            self._unpaid = reason
+            self._unpaid = self._unpaid or reason
         elif limiter and limiter.lost >= OUTAGE:
-            self._out[request.lm] = reason
+            self._out.setdefault(request.lm, reason)
 
     def _bound(
-        self, request: Request, environment: Environment, pool: str = ""
+        self, request: Request, environment: Environment, suffix: str = ""
     ) -> Mapping[str, float | None]:
-        metric = self._metric or environment.metric
-        suffix = f", pool {pool}" if pool else ""
-        selection = attrgetter(
-            "task", "data", "split", "qrels", "relevant_from", "limit", "query_ids"
-        )
-        if (key := str((*selection(request), pool))) not in self._bounds:
+        key = str((_SELECTION(request), suffix))
+        if key not in self._bounds:
+            metric = self._metric or environment.metric
             self._bounds[key] = {
-                f"{name}{suffix}": bound(bound_kind, metric, environment)
-                for bound_kind, name in KINDS.items()
+                f"{name}{suffix}": bound(kind, metric, environment) for kind, name in KINDS.items()
             }
         return self._bounds[key]
-
-    def count_earlier(self, cells: Sequence[StudyCell]) -> None:
-        """Count the calls and dollars of all cells in earlier sittings, as the budget is for all
-        of them.
-        """
-        earlier_usage.count_all(
-            (cell.request for cell in cells),
-            self._budget,
-            lambda request: find_existing_run(self.open(request)),
-        )
 
 
 def validate_rows(cells: Sequence[StudyCell]) -> None:
@@ -372,17 +350,21 @@ def run_cells(
     metric.
     """
     progress = progress or StudyProgress(cells, quiet=True)
-    shop = SharedRunState(cells, metric)
+    shared = SharedRunState(cells, metric)
     results = dict[int, CellResult]()
     waiting = order_cells(cells)
     with announced("counting what was spent before"):
-        shop.count_earlier([cells[place] for place in waiting])
+        # The budget is for the calls of all cells in all sittings.
+        earlier_usage.count_all(
+            (cells[place].request for place in waiting),
+            shared.budget,
+            lambda request: find_existing_run(shared.open(request)),
+        )
     while waiting:
         busy = []
         for place in waiting:
             check_interrupts()
-            result = shop.make(cells[place], progress.report(place))
-            if result:
+            if result := shared.make(cells[place], partial(progress.begin, place)):
                 results[place] = result
                 progress.end(place, result)
             else:
@@ -398,8 +380,8 @@ def order_cells(cells: Sequence[StudyCell]) -> list[int]:
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     shared = attrgetter("data", "split", "qrels", "relevant_from", "instruction", "retriever")
 
-    def key(number: int) -> tuple[Any, ...]:
-        cell = cells[number]
+    def key(place: int) -> tuple[Any, ...]:
+        cell = cells[place]
         return tasks.index(cell.task), *map(str, shared(cell.request))
 
     return sorted(range(len(cells)), key=key)
@@ -407,51 +389,48 @@ def order_cells(cells: Sequence[StudyCell]) -> list[int]:
 
 def estimate_cells(cells: Sequence[StudyCell]) -> tuple[JsonObject, list[CellResult]]:
     """Return the state of the cells with the cost of the rest, by cell, row and in all, and the
-    results of cells that cannot be made.
+    results of cells, with the problem of those that cannot be made.
 
     Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
-    shop = SharedRunState(cells)
-    estimates = dict[int, JsonObject]()
+    shared = SharedRunState(cells)
+    estimates: list[JsonObject] = [{} for _ in cells]
     results = []
-    for position in order_cells(cells):
-        estimates[position], result = _estimate_cell(cells[position], shop)
+    for place in order_cells(cells):
+        estimates[place], result = _estimate_cell(cells[place], shared)
         results.append(result)
-    in_order = [estimates[position] for position in range(len(cells))]
     rows = {}
     for row in dict.fromkeys(cell.row for cell in cells):
-        rows[row] = _add([estimate for estimate in in_order if estimate["row"] == row])
-    whole = {"dry_run": True, "cells": in_order, "rows": rows, "all": _add(in_order)}
+        rows[row] = add_costs([estimate for estimate in estimates if estimate["row"] == row])
+    whole = {"dry_run": True, "cells": estimates, "rows": rows, "all": add_costs(estimates)}
     return whole, results
 
 
-def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[JsonObject, CellResult]:
-    estimate: JsonObject = {
-        "row": cell.row,
-        "task": cell.task,
-        "seed": cell.request.seed,
-        "state": "there",
-    }
+def _estimate_cell(cell: StudyCell, shared: SharedRunState) -> tuple[JsonObject, CellResult]:
+    about = {"row": cell.row, "task": cell.task, "seed": cell.request.seed}
     try:
-        estimate |= forecast(cell.request, shop.open)
+        estimate = forecast(cell.request, shared.open)
     except SextantError as error:
-        unfit = isinstance(error, NotApplicable)
-        estimate["state"] = "does not apply" if unfit else "cannot be made"
-        estimate |= {"why": str(error), "queries": 0, **dict.fromkeys(FIGURES, 0)}
-        if unfit:
-            return estimate, CellResult(cell, unfit=str(error))
-        return estimate, CellResult(cell, problem=error)
-    if estimate["queries"]:
-        estimate["state"] = f"{estimate['queries']} to ask, {estimate['answered']} there"
-    return estimate, CellResult(cell)
+        result = CellResult(cell, problem=error)
+        nothing = {"queries": 0, **dict.fromkeys(FIGURES, 0)}
+        return {**about, "state": result.state, "why": str(error), **nothing}, result
+    to_ask = f"{estimate['queries']} to ask, {estimate['answered']} there"
+    state = to_ask if estimate["queries"] else "there"
+    return {**about, "state": state, **estimate}, CellResult(cell)
 
 
-def _add(cells: Sequence[JsonObject]) -> JsonObject:
-    sums: JsonObject = {"queries": sum(cell["queries"] for cell in cells)}
-    for key in FIGURES:  # a price may not be known
-        amounts = [cell[key] for cell in cells]
+def add_costs(costs: Sequence[JsonMapping]) -> JsonObject:
+    """Return the sums of the queries and figures of cells; None for one that is not known of all."""
+    sums: JsonObject = {}
+    for key in ("queries", *FIGURES):
+        amounts = [cost.get(key) for cost in costs]
         sums[key] = None if None in amounts else sum(amounts)
     return sums
+
+
+def cost_cells(costs: JsonMapping) -> JsonObject:
+    """Return the figures of what cells cost for a table, by their heads."""
+    return {head: figure_cell(costs[key], form, "unknown") for key, (head, form) in FIGURES.items()}
 
 
 def lay_out_ahead(estimate: JsonObject) -> list[TextBlock]:
@@ -463,17 +442,9 @@ def lay_out_ahead(estimate: JsonObject) -> list[TextBlock]:
     if len({cell["task"] for cell in cells}) > 1:
         ahead += [(row, "all tasks", total) for row, total in estimate["rows"].items()]
     rows = []
-    for row, task, figures in [*ahead, ("all", "", estimate["all"])]:
-        rows.append(
-            {
-                "row": row,
-                "task": task,
-                "state": figures.get("state") or f"{queries(figures['queries'])} to ask",
-                "calls at most": figure_cell(figures["calls"], "{:,.0f}", "unknown"),
-                "tokens in": figure_cell(figures["input_tokens"], "{:,.0f}", "unknown"),
-                "tokens out": figure_cell(figures["output_tokens"], "{:,.0f}", "unknown"),
-                "list price": figure_cell(figures["list_usd"], "${:,.4f}", "unknown"),
-            }
-        )
+    for row, task, costs in [*ahead, ("all", "", estimate["all"])]:
+        state = costs.get("state") or f"{queries(costs['queries'])} to ask"
+        rows.append({"row": row, "task": task, "state": state, **cost_cells(costs)})
     reasons = [f"{cell['row']} on {cell['task']}: {cell['why']}" for cell in cells if "why" in cell]
-    return ["dry run: nothing was sent", tabulate("estimated:", rows), *dict.fromkeys(reasons)]
+    table = tabulate("estimated, calls at most:", rows)
+    return ["dry run: nothing was sent", table, *dict.fromkeys(reasons)]

@@ -21,8 +21,10 @@ from sextant.tools.records import JsonObject
 
 # task -> row -> query -> value, which is a mean over seeds.
 Values = Mapping[str, Mapping[str, Mapping[str, float]]]
-# task -> its metric; a task without an entry has a metric of which more is better.
+# task -> its metric.
 Metrics = Mapping[str, str]
+# A row, and task -> its queries' differences from another row.
+Contrast = tuple[str, Mapping[str, np.ndarray]]
 
 
 class RowTest(NamedTuple):
@@ -45,103 +47,79 @@ class RowTest(NamedTuple):
     @property
     def place(self) -> str:
         """The task, or how many."""
-        if len(self.tasks) == 1:
-            return self.tasks[0]
-        return f"mean of {plural(len(self.tasks), 'task')}"
+        return (
+            self.tasks[0] if len(self.tasks) == 1 else f"mean of {plural(len(self.tasks), 'task')}"
+        )
 
     def json(self) -> JsonObject:
         """Return the test as plain data."""
-        about = {
-            "row": self.row,
-            "tasks": self.tasks,
-            "metric": self.metric,
-        }
+        about = {"row": self.row, "tasks": self.tasks, "metric": self.metric}
         return about | self.result._asdict()
 
 
 def group_by_family(tasks: Iterable[str], metrics: Metrics) -> dict[str, tuple[str, ...]]:
     """Return the tasks by the family of their metrics, in their order."""
-    families: dict[str, list[str]] = {}
+    families: dict[str, tuple[str, ...]] = {}
     for task in tasks:
-        families.setdefault(
-            metric_family(metrics.get(task, "")),
-            [],
-        ).append(task)
-    return {family: tuple(members) for family, members in families.items()}
+        family = metric_family(metrics[task])
+        families[family] = (*families.get(family, ()), task)
+    return families
 
 
-def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> list[RowTest]:
+def test_rows(values: Values, baseline: str, metrics: Metrics) -> list[RowTest]:
     """Test each row against the baseline, on each task and over all tasks of a family of metrics."""
-    metrics = metrics or {}
-    contrasts = []
+    contrasts: list[Contrast] = []
     for row in dict.fromkeys(row for by_row in values.values() for row in by_row):
         if row != baseline:
             differences = _subtract(values, baseline, row, metrics)
-            for members in group_by_family(differences, metrics).values():
-                if len(members) > 1:
-                    contrasts.append((row, {task: differences[task] for task in members}))
-            contrasts += [(row, {task: column}) for task, column in differences.items()]
+            members = [*group_by_family(differences, metrics).values()]
+            groups = [tasks for tasks in members if len(tasks) > 1]
+            groups += [(task,) for task in differences]
+            contrasts += [(row, {task: differences[task] for task in tasks}) for tasks in groups]
     return _test_together(contrasts, metrics)
 
 
-def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict[str, RowTest]]:
+def find_best(values: Values, metrics: Metrics) -> tuple[str, dict[str, RowTest]]:
     """Return the row with the best mean over all tasks, and the test of each other row against it.
 
     "" if no row has values on all tasks.
     """
-    metrics = metrics or {}
     means = {}
     for row in next(iter(values.values()), {}):
-        signed = []
-        for task, by_row in values.items():
-            if column := by_row.get(row):
-                signed.append(
-                    orient(
-                        metrics.get(task, ""),
-                        fmean(column.values()),
-                    )
-                )
-        if len(signed) == len(values):
-            means[row] = fmean(signed)
+        columns = [by_row.get(row) for by_row in values.values()]
+        if all(columns):
+            means[row] = fmean(
+                orient(metrics[task], fmean(column.values()))
+                for task, column in zip(values, columns, strict=True)
+                if column
+            )
     best = max(means, key=means.__getitem__, default="")
-    contrasts = []
-    for row in means:
-        differences = _subtract(values, best, row, metrics)
-        if row != best and len(differences) == len(values):
-            contrasts.append((row, differences))
-    return best, {test.row: test for test in _test_together(contrasts, metrics)}
+    contrasts = [(row, _subtract(values, best, row, metrics)) for row in means if row != best]
+    complete = [contrast for contrast in contrasts if len(contrast[1]) == len(values)]
+    return best, {test.row: test for test in _test_together(complete, metrics)}
 
 
 def _subtract(values: Values, baseline: str, row: str, metrics: Metrics) -> dict[str, np.ndarray]:
     """Return task -> the differences of a row from the baseline, for tasks of which they share queries."""
     differences = {}
     for task, by_row in values.items():
-        before = by_row.get(baseline, {})
-        after = by_row.get(row, {})
+        before, after = by_row.get(baseline, {}), by_row.get(row, {})
+        if is_lower_better(metrics[task]):
+            before, after = after, before
         shared = [query for query in before if query in after]
         if shared:
-            columns = [[by_query[query] for query in shared] for by_query in (before, after)]
-            if is_lower_better(metrics.get(task, "")):
-                columns.reverse()
-            differences[task] = subtract_columns(*columns)
+            differences[task] = subtract_columns(
+                [before[query] for query in shared], [after[query] for query in shared]
+            )
     return differences
 
 
-def _test_together(
-    contrasts: Sequence[tuple[str, Mapping[str, np.ndarray]]], metrics: Metrics
-) -> list[RowTest]:
-    """Test the contrasts, each a row with its differences on tasks, as a family."""
-    results = run_tests([list(differences.values()) for _, differences in contrasts])
+def _test_together(contrasts: Sequence[Contrast], metrics: Metrics) -> list[RowTest]:
+    """Test the contrasts as a family."""
     tests = []
+    results = run_tests([list(differences.values()) for _, differences in contrasts])
     for (row, differences), result in zip(contrasts, results, strict=True):
-        names = {metrics.get(task, "") for task in differences}
-        metric = names.pop() if len(names) == 1 else metric_family(names.pop())
-        tests.append(
-            RowTest(
-                row,
-                tuple(differences),
-                metric,
-                result,
-            )
-        )
+        names = {metrics[task] for task in differences}
+        metric = min(names) if len(names) == 1 else metric_family(min(names))
+        tests.append(RowTest(row, tuple(differences), metric, result))
     return tests

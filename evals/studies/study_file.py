@@ -2,15 +2,15 @@
 
 A cell is a row, a task, and the request of a run. A row without a name is named by the fields in
 which the unnamed rows differ; rows of the same name are a row, on other tasks or with other seeds.
-Whether a row fits a task is known only when the task's data is there (work.py).
+Whether a row fits a task is known only when the task's data is there (run_cells.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -25,16 +25,19 @@ from sextant.tools.records import JsonMapping, JsonObject
 
 # Fields whose value is itself a list: only a list of lists multiplies.
 _LISTS = {option.name for option in fields(Request) if option.default == ()} | {"tasks"}
+# Fields of a run that a row cannot have, and what sets them.
 _ELSEWHERE = {
     "task": "tasks",
     "runs": "--runs",
     "shard": "sextant run --shard",
+    "budget_usd": "[budget]",
+    "budget_calls": "[budget]",
+    "budget_tokens": "[budget]",
 }
-_ELSEWHERE |= {f"budget_{unit}": "[budget]" for unit in ("usd", "calls", "tokens")}
 # Fields whose values need no field name in the name of a row.
 _PLAIN = ("program", "retriever", "lm", "pool")
-# Fields that no row is named by; parameters are named one by one.
-_UNNAMED = ("seed", "tasks", "parameters")
+# Keys of a row that are no factor; parameters are factors one by one.
+_NO_FACTORS = ("name", "seed", "tasks", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,11 @@ class StudyFile:
     rows: JsonObject = field(default_factory=dict)
     row: list[JsonObject] = field(default_factory=list)
 
+    @property
+    def metric(self) -> str:
+        """The metric of all tasks; "" for each task's own."""
+        return canonicalize_metric(self.compare.get("metric", ""))
+
 
 class StudyCell(NamedTuple):
     """A run of a study; the runs of a row and task differ in their seeds alone."""
@@ -60,20 +68,27 @@ class StudyCell(NamedTuple):
     row: str
     task: str
     request: Request
+    # The settings of its row in which the rows of the study differ, parameters as `NAME=`.
+    factors: JsonMapping
+
+
+class StudyRow(NamedTuple):
+    """A row and seed of a study: what is set for a run, by the names of a request's fields."""
+
+    name: str
+    settings: JsonObject
+    factors: JsonMapping
 
 
 def read_study(file: Path) -> StudyFile:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
-    content = files.load_toml(
-        file,
-        f"; {find_page('docs/guide/study.md')} has an example",
-    )
+    guide = find_page("docs/guide/study.md")
     try:
-        return schemas.build_dataclass(StudyFile, content)
+        return schemas.build_dataclass(
+            StudyFile, files.load_toml(file, f"; {guide} has an example")
+        )
     except ValueError as error:
-        raise UsageError(
-            f"{file}: {error}; {find_page('docs/guide/study.md')} has the form"
-        ) from None
+        raise UsageError(f"{file}: {error}; {guide} has the form") from None
 
 
 def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]:
@@ -81,61 +96,45 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
 
     UsageError or UnknownName for a row that no run can be asked for.
     """
-    if metric := study.compare.get("metric"):
-        check_metric(canonicalize_metric(metric))
+    if study.metric:
+        check_metric(study.metric)
     rows = _name_rows(study)
-    tasks = _list_tasks(study, study.tasks)
-    shared: JsonObject = {f"budget_{name}": limit for name, limit in study.budget.items()}
-    shared["runs"] = runs
-    cells = []
-    first = dict[tuple[str, str], Request]()
-    for row, row_fields in rows:
-        try:
-            row_cells = _make_cells(
-                study,
-                row,
-                row_fields,
-                shared,
-                tasks,
-            )
-        except UsageError as error:
-            raise error.saying(f"row {row!r}: {error}") from None
-        for cell in row_cells:
-            plain = _without_seed(cell.request)
-            if cell in cells or plain != first.setdefault((row, cell.task), plain):
-                raise UsageError(
-                    f"two rows are called {row!r} on {cell.task}; give each a name of its own"
-                )
-        cells += row_cells
-    row_names = list(dict.fromkeys(row for row, _ in rows))
-    baseline = study.compare.get("baseline", row_names[0])
-    if baseline not in row_names:
+    row_names = list(dict.fromkeys(row.name for row in rows))
+    if (baseline := study.compare.get("baseline", row_names[0])) not in row_names:
         raise UnknownName("row of the study", baseline, row_names)
+    tasks = _list_tasks(study, study.tasks)
+    shared: JsonObject = {
+        "runs": runs,
+        **{f"budget_{unit}": most for unit, most in study.budget.items()},
+    }
+    cells: list[StudyCell] = []
+    first = dict[tuple[str, str], Request]()
+    for row in rows:
+        for task in _list_tasks(study, row.settings.get("tasks", ())) or tasks:
+            if task not in tasks:
+                raise UnknownName("task of the study", task, tasks)
+            try:
+                request = _make_request(task, row.settings | shared)
+            except UsageError as error:
+                raise error.saying(f"row {row.name!r}: {error}") from None
+            cell = StudyCell(row.name, task, request, row.factors)
+            plain = _without_seed(request)
+            if cell in cells or plain != first.setdefault((row.name, task), plain):
+                raise UsageError(
+                    f"two rows are called {row.name!r} on {task}; give each a name of its own"
+                )
+            cells.append(cell)
     return cells
 
 
-def _make_cells(
-    study: StudyFile,
-    row: str,
-    row_fields: JsonMapping,
-    shared: JsonMapping,
-    tasks: Sequence[str],
-) -> list[StudyCell]:
-    own_tasks = _list_tasks(study, row_fields["tasks"]) if "tasks" in row_fields else tasks
-    settings = {key: value for key, value in row_fields.items() if key not in ("name", "tasks")}
-    settings |= shared
-    cells = []
-    for task in own_tasks:
-        if task not in tasks:
-            raise UnknownName("task of the study", task, tasks)
-        # `data` is for the other tasks
-        without = {"data"} if environments.is_place(task) else set()
-        of_task = {key: value for key, value in settings.items() if key not in without}
-        request = cli_options.make_request(Request, of_task | {"task": task})
-        with suppress(*FAULTS):  # a file that is not there is no reason to refuse the other rows
-            request.check_names()
-        cells.append(StudyCell(row, task, request))
-    return cells
+def _make_request(task: str, settings: JsonMapping) -> Request:
+    # Of a task that is a place of data, `data` is for the other tasks.
+    left_out = {"name", "tasks", "data" if environments.is_place(task) else ""}
+    of_task = {key: value for key, value in settings.items() if key not in left_out}
+    request = cli_options.make_request(Request, of_task | {"task": task})
+    with suppress(*FAULTS):  # a file that is not there is no reason to refuse the other rows
+        request.check_names()
+    return request
 
 
 def _without_seed(request: Request) -> Request:
@@ -159,64 +158,70 @@ def list_tasks(name: str) -> list[str]:
     return [name] if environments.is_place(name) else environments.expand_tasks(name)
 
 
-def _expand_rows(study: StudyFile) -> list[JsonObject]:
-    """Return the fields of every row and seed."""
-    listed = list(study.row)
-    if study.rows or not study.row:
-        listed.insert(0, study.rows)
-    expanded = []
-    for row in listed:
-        row_fields = study.fixed | row
-        for key in row_fields:
+def _expand_rows(study: StudyFile) -> Iterable[JsonObject]:
+    """Yield the settings of every row and seed."""
+    listed = [study.rows] if study.rows or not study.row else []
+    for row in [*listed, *study.row]:
+        for key in study.fixed | row:
             if key in _ELSEWHERE:
                 raise UsageError(
                     f"{key} is no field of a row of a study; it is set by {_ELSEWHERE[key]}"
                 )
-        for settings in _multiply(row_fields):
+        for settings in _multiply(study.fixed | row):
             for parameters in _multiply(settings.get("parameters", {})):
-                expanded.append(settings | {"parameters": parameters})
-    return expanded
+                yield settings | {"parameters": parameters}
 
 
-def _name_rows(study: StudyFile) -> list[tuple[str, JsonObject]]:
-    """Return the name and the fields of every row and seed."""
-    expanded = _expand_rows(study)
-    flat_rows = [_flatten(settings) for settings in expanded]
+def _name_rows(study: StudyFile) -> list[StudyRow]:
+    """Return every row and seed of a study."""
+    expanded = list(_expand_rows(study))
+    factors = [_list_factors(settings) for settings in expanded]
     unnamed = [
-        flat for flat, settings in zip(flat_rows, expanded, strict=True) if "name" not in settings
+        flat for flat, settings in zip(factors, expanded, strict=True) if "name" not in settings
     ]
-    keys = dict.fromkeys(key for flat in unnamed for key in flat)
-    differ = [key for key in keys if len({str(flat.get(key)) for flat in unnamed}) > 1]
-    named = []
-    for flat, settings in zip(flat_rows, expanded, strict=True):
+    named_by = _list_varied(unnamed) or ["program"]
+    varied = _list_varied(factors)
+    rows = []
+    for flat, settings in zip(factors, expanded, strict=True):
         words = []
-        for key in differ or ["program"]:
+        for key in named_by:
             if key in flat:
-                label = "" if key in _PLAIN else f"{key.removesuffix('=')}="
-                words.append(f"{label}{flat[key]}")
+                words.append(
+                    f"{flat[key]}" if key in _PLAIN else f"{key.removesuffix('=')}={flat[key]}"
+                )
         described = files.hide_folders(" ".join(words) or str(flat.get("program", "")))
-        named.append((str(settings.get("name") or described), settings))
-    return named
+        rows.append(
+            StudyRow(
+                str(settings.get("name") or described),
+                settings,
+                {key: flat.get(key) for key in varied},
+            )
+        )
+    return rows
+
+
+def _list_varied(rows: Sequence[JsonMapping]) -> list[str]:
+    """Return the keys in whose values rows differ."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return [key for key in keys if len({str(row.get(key)) for row in rows}) > 1]
 
 
 def _multiply(row_fields: JsonMapping) -> list[JsonObject]:
     """Return the fields with each combination of the values that are listed for them."""
-    choices = []
+    choices: list[list[Any]] = []
     for key, value in row_fields.items():
         is_listed = isinstance(value, list) and (
             key not in _LISTS or any(isinstance(element, list) for element in value)
         )
-        choices.append([(key, choice) for choice in (value if is_listed else [value])])
-    return [dict(chosen) for chosen in product(*choices)]
+        choices.append(value if is_listed else [value])
+    return [dict(zip(row_fields, chosen, strict=True)) for chosen in product(*choices)]
 
 
-def _flatten(settings: JsonMapping) -> JsonObject:
-    """Return the settings that a row can be named by: its options but the seed, and its parameters as `NAME=`.
+def _list_factors(settings: JsonMapping) -> JsonObject:
+    """Return what tells a row from others: its options but the seed, and its parameters as `NAME=`.
 
     A parameter may have the name of an option: `-P pool=20` and `--pool union:300`.
     """
-    options = {key: value for key, value in settings.items() if key not in _UNNAMED}
-    parameters = {
-        f"{key}=": value for key, value in settings["parameters"].items() if key != "seed"
-    }
-    return options | parameters
+    options = {key: value for key, value in settings.items() if key not in _NO_FACTORS}
+    parameters = settings["parameters"].items()
+    return options | {f"{key}=": value for key, value in parameters if key != "seed"}

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import pytrec_eval
-from run_folders import CONFIG, retrieve
 
 from sextant import environments
 from sextant.environments import __main__ as module
@@ -20,7 +19,6 @@ from sextant.environments.base import GENERIC
 from sextant.environments.ranking_metrics import METRIC_NAME, RANKING
 from sextant.evals import compare as compare_command
 from sextant.evals import import_run, score
-from sextant.evals.papers.published import published_values_for
 from sextant.tools.errors import DataError, SextantError, UsageError
 
 WORDS = ("jar", "arm", "mud", "neck", "tail", "dam", "creek", "birch", "leaf", "thorn", "gravel")
@@ -289,22 +287,12 @@ def test_a_run_is_scored_again_from_its_folder_alone_as_long_as_its_data_is_ther
     assert code == 3 and "there is no folder" in err and err.count("\n") == 1
 
 
-def test_own_data_never_stands_beside_published_figures_and_never_takes_a_benchmarks_name(
-    notes, monkeypatch
-):
+def test_own_data_never_takes_a_benchmarks_name(notes, monkeypatch):
     posing = notes.rename(notes.parent / "wildchat")
     monkeypatch.chdir(posing.parent)
     assert (
         environments.resolve("wildchat") == "obliq/wildchat"
         and environments.resolve("./wildchat") == "own/wildchat"
-    )
-    config = CONFIG | retrieve(
-        task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"}
-    )
-    assert (
-        published_values_for(config)
-        and not published_values_for(config | {"task": "own/wildchat"})
-        and not published_values_for(config | {"data": "folder"})
     )
     with pytest.raises(SextantError, match="nor is it a folder"):
         environments.resolve("wildchats")

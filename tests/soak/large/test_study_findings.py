@@ -32,9 +32,10 @@ def draw(seed, *effects):
 
 def judge(seed, *effects):
     """What a study says: (that nothing differs, the planted help, the planted harm, anything that is not so)."""
+    values = draw(seed, *effects)
     found = {
         (test.row, test.tasks): test.result.difference
-        for test in significance.test_rows(draw(seed, *effects), "bm25")
+        for test in significance.test_rows(values, "bm25", dict.fromkeys(values, "nDCG@10"))
         if test.significant
     }
     wrong = [row == "rewrite" or tasks in {("task2",), ("task3",)} for row, tasks in found]

@@ -4,11 +4,10 @@ import re
 from collections import defaultdict
 
 import pytest
-from run_folders import CONFIG, retrieve
 
 from sextant import environments
 from sextant.environments.ranking_metrics import PAIRWISE, RANKING
-from sextant.evals.papers.published import PaperFigure, figures, published_values_for
+from sextant.evals.papers.published import PaperFigure, figures
 
 # Read off the papers by eye: task, system, metric, judgements, value, table.
 BY_EYE = [
@@ -64,37 +63,3 @@ def test_bircos_averages_are_those_of_its_five_tasks():
             assert figure.value == pytest.approx(sum(cells[system]) / 5, abs=0.0011), system
             compared += 1
     assert compared > 20
-
-
-WHOLE = CONFIG | retrieve(
-    task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"}
-)
-
-
-def test_a_published_figure_stands_beside_a_whole_run_of_the_release():
-    found = published_values_for(WHOLE)
-    assert {"nDCG@10", "R@100"} <= found.keys() and {
-        figure.system for figure in found.values()
-    } == {"BM25"}
-
-
-ELSE = {
-    "data": ["mini", "folder"],
-    "split": ["test"],
-    "compiled": ["abc"],
-    "depth": [10],
-    "instruction": ["none"],
-}
-ELSE |= {
-    "asked": [{"limit": 5, "query_ids": []}, {"limit": None, "query_ids": ["q1"]}],
-    "lm": [{"name": "openai/x"}],
-}
-ELSE |= {"task": ["obliq/congress"], "program": ["multihop"], "parameters": [{"hops": 2}]}
-ELSE |= {"retriever": [{"name": "bm25", "with": ""}]}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in ELSE.items() for value in values], ids=str
-)
-def test_nor_beside_a_run_that_did_something_else(key, value):
-    assert published_values_for(WHOLE | {key: value}) == {}
