@@ -45,7 +45,7 @@ def reproduce_table(
     `missing`: list what is not here, of a table or of all.
     """
     if missing:
-        lacking = list_missing([find(name)] if name else sections().values())
+        lacking = list_missing(name or "")
         return CommandResult({"missing": [row.json() for row in lacking]}, lay_out_missing(lacking))
     if name is None:
         rows = [_describe(section) for section in sections().values()]
