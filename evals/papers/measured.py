@@ -39,19 +39,16 @@ def read_category(file: Path, metric: str) -> float:
     Guesses that no one has labelled are left out. DataError for another file, or without labels.
     """
     try:
-        text = files.read_input(file, _LARGEST).decode(errors="replace")
+        result = files.read_object(files.read_input(file, _LARGEST).decode(errors="replace")) or {}
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
-    result = files.read_object(text) or {}
     counts: Mapping[str, Any] = result.get("categories", {})
     labelled = [counts.get(name) for name in CATEGORIES.values()]
-    if not all(isinstance(count, int) for count in labelled):
-        raise DataError(f"{file} is not what `build contamination --json` prints")
-    total = sum(count for count in labelled if count)
-    if not total:
+    total = sum(count for count in labelled if isinstance(count, int))
+    if not total or None in labelled:
         raise DataError(
-            f"no guess of {file} is labelled; give --judge SPEC to `build contamination`, or have "
-            f"people review them"
+            f"{file} has no labelled guess of `build contamination --json`; give it --judge SPEC, "
+            "or have people review them"
         )
     return float(counts[CATEGORIES[metric]] / total)
 
@@ -66,8 +63,7 @@ def read_facets(folder: Path) -> dict[str, int]:
     try:
         for line in files.iter_lines(file):
             row = files.read_object(line.decode(errors="replace")) or {}
-            facets = row.get("facets")
-            if facets:
+            if facets := row.get("facets"):
                 counts[str(row["query_id"])] = len(facets)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
@@ -78,11 +74,7 @@ def read_facets(folder: Path) -> dict[str, int]:
     return counts
 
 
-def summarise_facets(
-    counts: Mapping[str, int],
-    query_ids: Collection[str],
-    metric: str,
-) -> float:
+def summarise_facets(counts: Mapping[str, int], query_ids: Collection[str], metric: str) -> float:
     """Return a statistic of FACETS over the queries whose facets were counted.
 
     DataError if these are other queries.

@@ -239,13 +239,8 @@ class ReproducedTable:
         values = [made.value for made in measured if isinstance(made.value, int | float)]
         if len(values) < len(measured):
             raise NotApplicable("undefined for these queries")
-        mean = fmean(values)
-        remark = measured[-1].remark
-        difference = _subtract(mean, cell.published) or 0.0
-        if SHIPPED in remark and abs(difference) > ROUNDING and not cell.note:
-            remark += ", which gives another value than the paper prints"
         lines = dict.fromkeys(line for made in measured for line in made.deviations)
-        return MeasuredValue(mean, remark, tuple(lines))
+        return MeasuredValue(fmean(values), measured[-1].remark, tuple(lines))
 
     def _describe(self, cell: PaperCell) -> Value:
         """Return a statistic of the data."""

@@ -160,9 +160,8 @@ def lay_out(results: StudyResults) -> SystemTable:
     ]
     for family, tasks in families.items():
         if len(tasks) > 1:
-            label = "mean" if len(families) == 1 else f"mean {family}"
             names = dict.fromkeys(metrics[task] for task in tasks)
-            columns.append(ResultColumn(tasks, ", ".join(names), "", label))
+            columns.append(ResultColumn(tasks, ", ".join(names), "", f"mean {family}"))
     rows = [
         ResultRow("ours", row, [_mean_cell(results, row, column.tasks) for column in columns])
         for row in results.by_row
@@ -186,15 +185,11 @@ def lay_out(results: StudyResults) -> SystemTable:
         "permutation tests, corrected by Holm",
         *(NOTES[name] for name in dict.fromkeys(metrics.values()) if name in NOTES),
     ]
-    if len(families) > 1:
-        notes.append(f"means are over metrics of one kind: {', '.join(families)}")
     if any(map(is_weighted, metrics.values())):
         notes.append(
             "Triplets: the share of pairs of documents that are in the right order; each query "
             "counts once here, and as often as it has pairs in a run's own table"
         )
-    if bare := [row for row, runs in results.by_row.items() if all(run.is_floor for run in runs)]:
-        notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
     return SystemTable("study", results.study.name, columns, rows, notes)
 
 
@@ -209,11 +204,7 @@ def _mark_column(
             cell.best = True
         elif cell and row in tests and not tests[row].significant:
             cell.mark = NOT_DIFFERENT
-            result = tests[row].result
-            cell.note = (
-                f"cannot be told from {best} ({result.difference:+.4f}, n={result.queries}, "
-                f"p {result.p_holm:.3f})"
-            )
+            cell.note = f"cannot be told from {best} (p {tests[row].result.p_holm:.3f})"
 
 
 def _bound_cell(bounds: Sequence[float | None]) -> ResultCell | None:
@@ -303,10 +294,10 @@ def _list_query_values(results: StudyResults) -> str:
 def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
     """Return a table of the cells that are not there, with the reasons; none if all are there."""
     missing = [result for result in cell_results if result.problem]
-    # Seeds of a cell have the same reason.
-    reasons = dict.fromkeys((*result.cell[:2], str(result.problem)) for result in missing)
     title = f"Cells that are not there: {len(missing)} of {len(cell_results)}"
-    rows = [{"row": row, "task": task, "why": why} for row, task, why in reasons]
+    rows = []
+    for cell, _, problem, _ in missing:
+        rows.append({"row": cell.row, "task": cell.task, "why": str(problem)})
     return [tabulate(title, rows, stem="study-missing")] if rows else []
 
 

@@ -24,28 +24,23 @@ def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[JsonObject]:
     cell has "row", "task", "state", "reason" and what `find_run` returns for its run.
     """
     found = []
-    for root in roots:
-        for file in root.glob("studies/*/cells.json"):
-            # A table that cannot be read is left out: the runs are shown in any case.
-            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                study = _read(root, file, find_run)
-                found.append((file.stat().st_mtime, study))
+    for file in [file for root in roots for file in root.glob("studies/*/cells.json")]:
+        # A table that cannot be read is left out: the runs are shown in any case.
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            table = files.loads(files.read_input(file, LARGEST))
+            page = file.with_name("index.html")
+            cells = []
+            for row in table["cells"]:
+                cell = {key: str(row[key]) for key in ("row", "task", "state", "reason")}
+                cells.append(cell | (find_run(file.parents[2] / row["run"]) if row["run"] else {}))
+            study = {
+                "name": str(table["study"]),
+                "question": str(table["question"]),
+                "page": str(page) if page.is_file() else "",
+                "rows": list(dict.fromkeys(cell["row"] for cell in cells)),
+                "tasks": list(dict.fromkeys(cell["task"] for cell in cells)),
+                "cells": cells,
+            }
+            found.append((file.stat().st_mtime, study))
     found.sort(key=lambda item: item[0], reverse=True)
     return [study for _, study in found]
-
-
-def _read(root: Path, file: Path, find_run: FindRun) -> JsonObject:
-    table = files.loads(files.read_input(file, LARGEST))
-    page = file.with_name("index.html")
-    cells = []
-    for row in table["cells"]:
-        cell = {key: str(row[key]) for key in ("row", "task", "state", "reason")}
-        cells.append(cell | (find_run(root / row["run"]) if row["run"] else {}))
-    return {
-        "name": str(table["study"]),
-        "question": str(table["question"]),
-        "page": str(page) if page.is_file() else "",
-        "rows": list(dict.fromkeys(cell["row"] for cell in cells)),
-        "tasks": list(dict.fromkeys(cell["task"] for cell in cells)),
-        "cells": cells,
-    }

@@ -167,7 +167,6 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
     assert f"| Random (computed from the judgements, not run) | {floor:.4f} |" in text
     for told in (first.out, kept[Path("tables/study.tex")].decode()):
         assert "Maximum possible (computed from the judgements, not run)" in told
-    assert "bare retrievers: retrieve" in text
 
 
 @pytest.mark.usefixtures("undrawn")
