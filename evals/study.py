@@ -82,10 +82,7 @@ def run(
         return CommandResult(
             {"study": study.name, **ahead}, run_cells.lay_out_ahead(ahead), problem
         )
-    about = {"study": study.name, "question": study.question}
-    states = runs / "studies" / study.name / "cells.json"
-    progress = run_cells.StudyProgress(cells, states, about, quiet=quiet)
-    cell_results = run_cells.run_cells(cells, progress, study.metric)
+    cell_results = run_cells.run_cells(cells, study.metric, quiet=quiet)
     with announced("testing the differences"):
         gathered = results.gather(study, cell_results)
     page = None

@@ -36,7 +36,7 @@ from sextant.evals.scoring.metrics import is_pairwise
 from sextant.evals.scoring.random_and_ideal import bound
 from sextant.evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from sextant.evals.scoring.text_similarity import weighted_jaccard
-from sextant.evals.studies.run_cells import CellResult, StudyProgress, run_cells
+from sextant.evals.studies.run_cells import CellResult, run_cells
 from sextant.evals.studies.significance import find_best
 from sextant.evals.studies.study_file import StudyCell, list_tasks
 from sextant.programs import FLOOR
@@ -150,8 +150,7 @@ class ReproducedTable:
     @cached_property
     def results(self) -> dict[tuple[str, str], CellResult]:
         """The results of its runs, by the row and task of their cells."""
-        progress = StudyProgress(self.runs, quiet=self.settings.quiet)
-        results = run_cells(self.runs, progress) if self.runs else []
+        results = run_cells(self.runs, quiet=self.settings.quiet) if self.runs else []
         return {(result.cell.row, result.cell.task): result for result in results}
 
     def cells(self) -> list[TableCell]:

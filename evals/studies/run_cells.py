@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant import environments
@@ -51,7 +50,6 @@ from sextant.tools.errors import (
     UsageError,
 )
 from sextant.tools.models.call_limits import ConcurrencyLimiter
-from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.platform.number_format import number, plural, queries
@@ -136,70 +134,6 @@ def explain(problems: Sequence[SextantError], cells: int) -> SextantError | None
         f"{plural(len(problems), 'cell')} of {cells} unfinished, and the same command goes on"
     )
     return gravest.saying(f"{unfinished} with them: {gravest}")
-
-
-class StudyProgress:
-    """Keeps the states of cells in a file, and prints a line on stderr for each cell that ends, and for
-    a long one how far it is.
-
-    The page of runs draws the table that fills from the file (evals/viewer/study_tables.py).
-    """
-
-    def __init__(
-        self,
-        cells: Sequence[StudyCell],
-        file: Path | None = None,
-        about: JsonMapping | None = None,
-        *,
-        quiet: bool = False,
-    ) -> None:
-        self._cells = cells
-        self._file = file
-        self._about = about or {}
-        self._quiet = quiet
-        self._ended = 0
-        state = {"state": "to come", "run": "", "reason": ""}
-        self._rows = [{"row": cell.row, "task": cell.task, **state} for cell in cells]
-        self._write()
-
-    def begin(self, place: int, ready: PreparedRun, folder: RunFolder) -> RunMonitor:
-        """Note that the cell at a place is under way; return what reports its run."""
-        cell = self._cells[place]
-        last_line = 0.0
-
-        def tell(event: Event, *, last: bool = False) -> None:
-            nonlocal last_line
-            if self._quiet or last or not isinstance(event, Progress):
-                return
-            if event.elapsed - last_line >= STILL_SECONDS:
-                last_line = event.elapsed
-                print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
-
-        self._note(place, "under way", folder.shown)
-        return RunMonitor(ready, folder, tell)
-
-    def end(self, place: int, result: CellResult) -> None:
-        """Note and print the result of the cell at a place."""
-        self._ended += 1
-        run = result.run
-        text = number(run.mean(run.metric), unknown="undefined") if run else result.state
-        self._note(place, result.state, run.path if run else None, str(result.problem or ""))
-        if not self._quiet:
-            cell = result.cell
-            print_stderr(f"{self._ended} of {len(self._cells)}: {cell.row}, {cell.task}: {text}")
-
-    def _note(self, place: int, state: str, folder: Path | None, reason: str = "") -> None:
-        self._rows[place] |= {"state": state, "reason": reason}
-        if folder:
-            self._rows[place]["run"] = "/".join(folder.parts[-2:])
-        self._write()
-
-    def _write(self) -> None:
-        # The cells are run where it cannot be written, too.
-        with suppress(OSError):
-            if self._file:
-                files.mkdir_private(self._file.parent)
-                files.replace(self._file, json.dumps({**self._about, "cells": self._rows}) + "\n")
 
 
 class SharedRunState:
@@ -344,19 +278,20 @@ def validate_rows(cells: Sequence[StudyCell]) -> None:
 
 
 def run_cells(
-    cells: Sequence[StudyCell], progress: StudyProgress | None = None, metric: str = ""
+    cells: Sequence[StudyCell], metric: str = "", *, quiet: bool = True
 ) -> list[CellResult]:
     """Run all cells that have no finished run; return their results in order, with bounds by a
     metric.
+
+    Unless `quiet`, stderr has a line for each cell that ends, and for a long one how far it is.
     """
-    progress = progress or StudyProgress(cells, quiet=True)
     shared = SharedRunState(cells, metric)
     results = dict[int, CellResult]()
-    waiting = order_cells(cells)
+    waiting = sorted(range(len(cells)), key=lambda place: _sort_key(cells[place]))
     with announced("counting what was spent before"):
         # The budget is for the calls of all cells in all sittings.
         earlier_usage.count_all(
-            (cells[place].request for place in waiting),
+            (cell.request for cell in cells),
             shared.budget,
             lambda request: find_existing_run(shared.open(request)),
         )
@@ -364,27 +299,44 @@ def run_cells(
         busy = []
         for place in waiting:
             check_interrupts()
-            if result := shared.make(cells[place], partial(progress.begin, place)):
-                results[place] = result
-                progress.end(place, result)
-            else:
+            cell = cells[place]
+            result = shared.make(cell, None if quiet else partial(_watch, cell))
+            if not result:
                 busy.append(place)
+                continue
+            results[place] = result
+            if not quiet:
+                print_stderr(f"{len(results)} of {len(cells)}: {_describe(result)}")
         if len(busy) == len(waiting):
             time.sleep(POLL)
         waiting = busy
     return [results[place] for place in range(len(cells))]
 
 
-def order_cells(cells: Sequence[StudyCell]) -> list[int]:
-    """Return the places of the cells in the order in which neighbours share most."""
-    tasks = list(dict.fromkeys(cell.task for cell in cells))
-    shared = attrgetter("data", "split", "qrels", "relevant_from", "instruction", "retriever")
+def _sort_key(cell: StudyCell) -> str:
+    """Return a text by which cells follow each other that share data and retrievers."""
+    request = cell.request
+    return str((*_SELECTION(request), request.instruction, request.retriever))
 
-    def key(place: int) -> tuple[Any, ...]:
-        cell = cells[place]
-        return tasks.index(cell.task), *map(str, shared(cell.request))
 
-    return sorted(range(len(cells)), key=key)
+def _watch(cell: StudyCell, ready: PreparedRun, folder: RunFolder) -> RunMonitor:
+    """Return what prints now and then how far the run of a cell is."""
+    last_line = 0.0
+
+    def tell(event: Event, *, last: bool = False) -> None:
+        nonlocal last_line
+        if isinstance(event, Progress) and event.elapsed - last_line >= STILL_SECONDS and not last:
+            last_line = event.elapsed
+            print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
+
+    return RunMonitor(ready, folder, tell)
+
+
+def _describe(result: CellResult) -> str:
+    """Say how a cell has ended."""
+    run = result.run
+    mean = number(run.mean(run.metric), unknown="undefined") if run else result.state
+    return f"{result.cell.row}, {result.cell.task}: {mean}"
 
 
 def estimate_cells(cells: Sequence[StudyCell]) -> tuple[JsonObject, list[CellResult]]:
@@ -396,7 +348,7 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[JsonObject, list[CellRes
     shared = SharedRunState(cells)
     estimates: list[JsonObject] = [{} for _ in cells]
     results = []
-    for place in order_cells(cells):
+    for place in sorted(range(len(cells)), key=lambda place: _sort_key(cells[place])):
         estimates[place], result = _estimate_cell(cells[place], shared)
         results.append(result)
     rows = {}

@@ -32,7 +32,6 @@ from sextant.evals.viewer.remarks import (
     read_remarks,
 )
 from sextant.evals.viewer.run_list import describe_groups, describe_setting, describe_time
-from sextant.evals.viewer.study_tables import read_studies
 from sextant.evals.viewer.unfinished import UnfinishedRun
 from sextant.tools.errors import DataError, SextantError, UsageError
 from sextant.tools.models.storage.request_store import read_call
@@ -229,7 +228,6 @@ class ViewerApi:
         return {
             "version": hashlib.sha256(plain_json(finished)).hexdigest()[:16],
             "unfinished": unfinished,
-            "studies": read_studies(self._paths, self._describe_cell),
         }
 
     def _describe_unfinished_run(self, run_id: str, run: UnfinishedRun) -> Answer:
@@ -237,19 +235,6 @@ class ViewerApi:
         others = [loaded.run for loaded in self._readable.values()]
         others += [other.stub for other in self._unfinished.values() if other is not run]
         return {"id": run_id, **describe_setting(run.stub, others), **run.describe()}
-
-    def _describe_cell(self, path: Path) -> Answer:
-        run_id = self._ids.get(path.resolve(), "")
-        entry = self._entries.get(run_id)
-        if entry and entry.loaded:
-            run = entry.loaded.run
-            mean = run.scores["metrics"][run.metric]["mean"]
-            return {"id": run_id, "metric": run.metric, "mean": mean}
-        if entry and entry.unfinished:
-            described = entry.unfinished.describe()
-            keys = ("metric", "mean", "done", "queries")
-            return {"id": run_id} | {key: described[key] for key in keys}
-        return {}
 
     @property
     def places(self) -> dict[str, str]:

@@ -71,43 +71,12 @@ function liveCard(run, { linked = true } = {}) {
   );
 }
 
-/** The table of a study, rows by tasks, as far as it is filled. */
-function studyTable({ name, question, page, rows, tasks, cells }) {
-  const found = new Map(cells.map((one) => [`${one.row}\n${one.task}`, one]));
-  const inside = (one) => {
-    if (!one) return "";
-    const words = one.done !== undefined ? `${count(one.done)} of ${count(one.queries ?? 0)}` : one.state;
-    const value = defined(one.mean) && el("b", score(one.mean));
-    const state = one.state !== "finished" && el("span.about", { title: one.reason || null }, " ", words);
-    return [value && one.id ? el("a", { href: link.run(one.id) }, value) : value, state];
-  };
-  const many = cells.filter((one) => one.state === "finished" || one.state === "does not apply").length;
-  const values = (row) => tasks.map((task) => el("td.number", inside(found.get(`${row}\n${task}`))));
-  return section(
-    ["Study ", foreign(name)],
-    el("span.about", `${count(many)} of ${plural(cells.length, "cell")} finished`),
-    question && el("p.about", foreign(question)),
-    scrolling(
-      `Study ${name}`,
-      tableOf(
-        "metrics",
-        `Study ${name}`,
-        [columnHead("Row"), tasks.map((task) => numberHead(foreign(task)))],
-        rows.map((row) => tableRow(foreign(row), false, values(row))),
-      ),
-    ),
-    page && el("p.about", "Report: ", foreign(page, "id")),
-  );
-}
-
 /** The section of the overview for runs without scores; it fills by itself, and `renew` is called when a run ends. */
-function liveSection({ unfinished = [], studies = [], version = "", exported }, renew) {
+function liveSection({ unfinished = [], version = "", exported }, renew) {
   const box = el("div");
   const part = section("Unfinished runs", null, box);
-  const tables = el("div");
-  const node = el("div", part, tables);
-  const draw = ({ unfinished: runs, studies: filling }) => {
-    redraw(tables, ...filling.map(studyTable));
+  const node = el("div", part);
+  const draw = ({ unfinished: runs }) => {
     const under = runs.filter((run) => run.live);
     const ended = runs.filter((run) => !run.live);
     part.hidden = !runs.length;
@@ -123,7 +92,7 @@ function liveSection({ unfinished = [], studies = [], version = "", exported }, 
           : list),
     );
   };
-  draw({ unfinished, studies });
+  draw({ unfinished });
   if (!exported) follow("live.json", node, (answer) => (answer.version === version ? draw(answer) : renew()));
   return node;
 }

@@ -203,21 +203,25 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
     assert min(shares) < 0.02
 
 
-def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many_it_has(tmp_path):
+def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many_it_has(
+    tmp_path, monkeypatch
+):
     alive = []
 
-    class Counts(run_cells.StudyProgress):
-        def end(self, place, made):
-            gc.collect()
-            every = gc.get_objects()
-            alive.append([sum(type(one) is kind for one in every) for kind in (BM25, Corpus)])
+    def count(result):
+        gc.collect()
+        every = gc.get_objects()
+        alive.append([sum(type(one) is kind for one in every) for kind in (BM25, Corpus)])
+        return ""
+
+    monkeypatch.setattr(run_cells, "_describe", count)
 
     rows = {"program": "retrieve", "retriever": [f"bm25(b=0.{number})" for number in range(10, 19)]}
     study = study_file.StudyFile(
         name="many", tasks=["congress", "legal_qa"], fixed={"data": "mini", "limit": 1}, rows=rows
     )
     cells = study_file.expand_cells(study, tmp_path / "runs")
-    run_cells.run_cells(cells, Counts(cells))
+    run_cells.run_cells(cells, quiet=False)
     indexes, corpora = zip(*alive, strict=True)
     assert (
         len(cells) == len(alive) == 18

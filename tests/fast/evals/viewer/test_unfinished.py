@@ -150,26 +150,6 @@ def test_a_folder_may_be_empty_before_its_first_run(tmp_path):
     assert answer(answers, "runs.json")["runs"] == []
 
 
-def test_the_table_of_a_study_has_the_means_of_its_finished_and_unfinished_cells(path, made):
-    runs = path.parents[1]
-    shutil.copytree(made, path.with_name("other-00000000"))
-    (path.with_name("other-00000000") / "config.json").unlink()
-    write_status(path, time.time(), mean=0.25, metric="nDCG@10")
-    rows = [
-        {"row": "a", "task": "congress", "state": "under way", "run": run_id(path), "reason": ""},
-        {"row": "b", "task": "congress", "state": "to come", "run": "", "reason": ""},
-    ]
-    folder = runs / "studies" / "small"
-    folder.mkdir(parents=True)
-    (folder / "cells.json").write_text(
-        json.dumps({"study": "small", "question": "why", "cells": rows})
-    )
-    [study] = answer(page(path), "live.json")["studies"]
-    assert (study["rows"], study["tasks"]) == (["a", "b"], ["congress"])
-    assert (study["cells"][0]["mean"], study["cells"][0]["done"]) == (0.25, 2)
-    assert "mean" not in study["cells"][1]
-
-
 @pytest.fixture
 def watched(tmp_path, monkeypatch):
     """A terminal on which Ctrl-C is pressed when the page waits for it, once the page has answered."""
