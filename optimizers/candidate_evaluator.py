@@ -31,19 +31,20 @@ from sextant.evals.running.runner import OUTAGE, answer_query
 from sextant.evals.scoring.metrics import ranking_of
 from sextant.optimizers.trainset.demonstrations import to_example, trim_traced_call
 from sextant.optimizers.trainset.feedback import feedback
-from sextant.optimizers.trainset.objective import Objective, QueryScore
+from sextant.optimizers.trainset.objective import Objective
 from sextant.optimizers.trainset.splits import Trainset
 from sextant.programs.compiled import Prompt, get_prompts
-from sextant.tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
+from sextant.tools.errors import AbortCompilation, Interrupted, SextantError
 from sextant.tools.models.client import DEADLINE
 from sextant.tools.models.provider_errors import format_refusal, responsible_party
-from sextant.tools.platform import number_format
-from sextant.tools.records import JsonMapping, JsonObject, Query, total, usage_from_json
+from sextant.tools.platform.number_format import plural
+from sextant.tools.records import JsonMapping, Query, usage_from_json
 
 # The key of the objective among a candidate's parameters.
 OBJECTIVE = "--instruction"
 PARTS = ("train", "validation")
-PAUSE = 15.0  # seconds between lines of progress while no candidate is finished
+_SAMPLING = ("temperature", "rollout_id")  # of a model, by which its answers differ
+PAUSE = 15.0  # seconds between lines of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Rollout(dspy.Prediction):
 
     # Class attributes, so that DSPy sets them as attributes and not as fields.
     candidate: str = ""  # its digest
-    evaluation: QueryScore = None  # type: ignore[assignment]
+    value: float = 0.0  # of the objective
     outcome: Outcome | None = None  # where the predictors' calls are wanted; a trace may be large
 
 
@@ -124,7 +125,6 @@ class CandidateEvaluator:
         self._lock = threading.Lock()
         self._say = say
         self._said = time.monotonic()
-        self._told = set[tuple[str, str]]()  # candidates with the parts that are told
 
     # -- what an optimizer gets
 
@@ -140,7 +140,7 @@ class CandidateEvaluator:
     @property
     def parts(self) -> dict[str, tuple[Query, ...]]:
         """The queries of "train" and "validation" in the present fold."""
-        return {part_name: self._take({self.fold}, part_name) for part_name in PARTS}
+        return {part_name: self.queries(part_name) for part_name in PARTS}
 
     def examples(self, part_name: str) -> list[dspy.Example]:
         """Return the queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
@@ -156,8 +156,8 @@ class CandidateEvaluator:
     ) -> Any:
         """DSPy's metric: the objective's value; with words if `pred_name` is not None, as GEPA asks."""
         if pred_name is None:
-            return pred.evaluation.value
-        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred))
+            return pred.value
+        return dspy.Prediction(score=pred.value, feedback=self._feedback(pred))
 
     def _feedback(self, rollout: Rollout) -> str:
         outcome = rollout.outcome
@@ -188,45 +188,42 @@ class CandidateEvaluator:
             return {"dev": len(self._queries), "folds": len(self.folds)}
         return {part_name: len(queries) for part_name, queries in self.parts.items()}
 
-    def queries(self, digest: str, part_name: str) -> tuple[Query, ...]:
-        """Return the queries of a part.
+    def queries(self, part_name: str, digest: str = "") -> tuple[Query, ...]:
+        """Return the queries of "train" or "validation", in the present fold or of a candidate.
 
         With folds, "train" is the folds that the candidate was compiled on, and "validation" the others.
         """
-        if len(self.folds) == 1:
-            return self.parts[part_name]
-        is_given = digest in (self.before, self.start)
-        return self._take(set() if is_given else self._made_in[digest], part_name)
-
-    def _take(self, folds: set[int], part_name: str) -> tuple[Query, ...]:
+        trained = {self.fold}
+        if digest and len(self.folds) > 1:
+            is_given = digest in (self.before, self.start)
+            trained = set() if is_given else self._made_in[digest]
         return tuple(
             query
             for query_id, query in self._queries.items()
-            if (self._fold_of[query_id] in folds) == (part_name == "train")
+            if (self._fold_of[query_id] in trained) == (part_name == "train")
         )
 
-    def scores(self, digest: str, part_name: str, like: str = "") -> dict[str, QueryScore]:
-        """Return the student's scores of a candidate on a part, by query id, in the order of the queries.
+    def values(self, digest: str, part_name: str, like: str = "") -> dict[str, float]:
+        """Return the student's values of a candidate on a part, by query id, in the order of the queries.
 
         `like` is the digest of another candidate, whose part is taken.
         """
         return {
-            query.query_id: self.rollouts[digest, query.query_id].evaluation
-            for query in self.queries(like or digest, part_name)
+            query.query_id: self.rollouts[digest, query.query_id].value
+            for query in self.queries(part_name, like or digest)
             if (digest, query.query_id) in self.rollouts
         }
 
     def is_whole(self, digest: str, part_name: str) -> bool:
         """Whether a candidate was evaluated on every query of a part."""
-        return 0 < len(self.scores(digest, part_name)) == len(self.queries(digest, part_name))
+        return 0 < len(self.values(digest, part_name)) == len(self.queries(part_name, digest))
 
     def mean(self, digest: str, part_name: str, like: str = "") -> float:
         """Return the mean over tasks of the objective's values, for a candidate with evaluations."""
-        values: dict[str, list[float]] = {}  # by task
-        for query_id, score in self.scores(digest, part_name, like).items():
-            task = self._objectives[query_id].environment.task
-            values.setdefault(task, []).append(score.value)
-        return fmean(map(fmean, values.values()))
+        of_task: dict[str, list[float]] = {}
+        for query_id, value in self.values(digest, part_name, like).items():
+            of_task.setdefault(self._objectives[query_id].environment.task, []).append(value)
+        return fmean(map(fmean, of_task.values()))
 
     def change(self, digest: str) -> float:
         """Return the gain of a candidate over the program before, on its own validation queries."""
@@ -275,30 +272,21 @@ class CandidateEvaluator:
         listener = dspy.settings.trace
         if counts and listener is None and key in self.rollouts:
             return self.rollouts[key]
-        objective = self._objectives[query_id]
-        changes = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
-        asked = [query, *filter(None, [objective.twin(query)])]
-        # DSPy's trace of the query, and none of its twin.
-        trace: list[Any] | None = None if listener is None else []
-        outcomes = [
-            self._answer(program, replace(each, **changes), trace if each is query else None)
-            for each in asked
-        ]
-        rankings = list(map(ranking_of, outcomes))
-        rollout = Rollout(ranking=outcomes[0]["ranking"][:10], error=outcomes[0]["error"] or "")
+        if OBJECTIVE in parameters:
+            query = replace(query, objective=parameters[OBJECTIVE])
+        trace: list[Any] = []
+        outcome = self._answer(program, query, None if listener is None else trace)
+        rollout = Rollout(ranking=outcome["ranking"][:10], error=outcome["error"] or "")
         rollout.candidate = candidate.digest
-        rollout.evaluation = objective.score(
-            query,
-            rankings[0],
-            total(usage_from_json(outcome["usage"]) for outcome in outcomes),
-            twin=rankings[1] if rankings[1:] else None,
+        rollout.value = self._objectives[query_id].score(
+            query, ranking_of(outcome), usage_from_json(outcome["usage"])
         )
         if listener is not None:
-            listener += map(trim_traced_call, trace or ())
-            rollout.outcome = outcomes[0]
+            listener += map(trim_traced_call, trace)
+            rollout.outcome = outcome
         if counts:
-            rollout.evaluation = self.rollouts.setdefault(key, rollout).evaluation
-            self._tell(candidate.digest)
+            rollout.value = self.rollouts.setdefault(key, rollout).value
+            self._tell()
         return rollout
 
     def _answer(self, program: Any, query: Query, trace: list[Any] | None) -> Outcome:
@@ -318,40 +306,28 @@ class CandidateEvaluator:
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):
                 return result
-            if isinstance(result, SextantError):
-                raise AbortCompilation(result)
-            if responsible_party(result) == "refused":
-                raise AbortCompilation(format_refusal(result, str(dspy.settings.lm.model)))
-        first = str(result).strip().partition("\n")[0]
-        raise AbortCompilation(
-            RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}")
-        )
+            refused = responsible_party(result) == "refused"
+            problem = format_refusal(result, str(dspy.settings.lm.model)) if refused else result
+            if isinstance(problem, SextantError):
+                break
+        raise AbortCompilation(problem)
 
     def _is_as_in_a_run(self, program: Any) -> bool:
         """Whether the student answers, and neither a teacher nor one of its sampled variants."""
         own_models = [predictor.lm for predictor in program.predictors() if predictor.lm]
-        return _identity([*own_models, dspy.settings.lm][0]) == _identity(self.student)
+        answering, student = (
+            (lm.model, lm.transport and lm.transport.url, *map(lm.kwargs.get, _SAMPLING))
+            for lm in ([*own_models, dspy.settings.lm][0], self.student)
+        )
+        return answering == student
 
-    def _tell(self, digest: str) -> None:
-        """Tell the mean over a part once a candidate's last query has been answered."""
-        line = ""
+    def _tell(self) -> None:
+        """Tell how far it is, every `PAUSE` seconds; candidates.jsonl has the means in the end."""
         with self._lock:
-            for part_name in PARTS:
-                key = (digest, part_name)
-                if key not in self._told and self.is_whole(*key):
-                    self._told.add(key)
-                    count = number_format.queries(len(self.queries(*key)))
-                    line = f"candidate {digest}  {part_name} {self.mean(*key):.4f} over {count}"
             if time.monotonic() - self._said > PAUSE:
-                line = line or number_format.plural(len(self.rollouts), "evaluation")
-            if line:
                 self._said = time.monotonic()
-                self._say(line)
-
-
-def _identity(lm: Any) -> tuple[Any, ...]:
-    url = lm.transport.url if lm.transport else ""
-    return (lm.model, url, lm.kwargs.get("temperature"), lm.kwargs.get("rollout_id"))
+                candidates = plural(len(self.candidates), "candidate")
+                self._say(f"{plural(len(self.rollouts), 'evaluation')}, of {candidates}")
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: JsonMapping) -> str:
@@ -376,11 +352,6 @@ class TeleprompterContext:
     def request(self) -> Any:
         """The CompileRequest."""
         return self.inputs.request
-
-    @property
-    def teacher_settings(self) -> JsonObject:
-        """DSPy's form of the teacher."""
-        return {} if self.teacher_lm is None else {"lm": self.teacher_lm}
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,96 +47,88 @@ def make_run_request(request: CompileRequest, **changes: Any) -> Request:
     return request.run(**fields | changes)
 
 
-class ComparisonRuns:
-    """Makes the runs of a compilation and compares them by the metric of the objective.
+def compare_on_validation(
+    inputs: CompilationInputs, kept: Candidate, compiled_file: Path, chosen_from: int
+) -> list[JsonObject]:
+    """Compare on the validation queries of the kept candidate, with the parameters that it was
+    validated with; p is corrected for the number of candidates that it was chosen from.
+    """
+    environments = inputs.training.environments
+    validation = inputs.study.queries("validation", kept.digest)
+    asked = {}
+    for task, environment in zip(inputs.request.tasks, environments, strict=True):
+        # With several tasks an id begins with its task (trainset/splits.py).
+        prefix = f"{environment.task} " if len(environments) > 1 else ""
+        chosen = [query for query in validation if query in environment.queries]
+        if chosen:
+            query_ids = tuple(query.query_id.removeprefix(prefix) for query in chosen)
+            asked[task] = {"split": "dev", "query_ids": query_ids}
+    # The offline engine answers again, because no ledger has its answers; it costs nothing.
+    budget = inputs.resources.budget if inputs.resources.usage_totals else Budget()
+    parameters = inputs.plan.parameters(inputs.plan.start)
+    return _compare(inputs, kept, compiled_file, asked, parameters, budget, chosen_from)
 
-    They use the budget and the time that are left. The first run of a comparison is of the program
-    as it was, the last of the compiled one.
+
+def compare_on_test(
+    inputs: CompilationInputs, kept: Candidate, compiled_file: Path
+) -> list[JsonObject]:
+    """Compare on the test queries of the tasks that are held out.
+
+    A parameter that a task sets by itself is left to each task, unless the request sets it.
+    """
+    left_to_tasks = HINTS - inputs.plan.resolved.fixed
+    parameters = {
+        name: value
+        for name, value in inputs.plan.parameters(inputs.plan.start).items()
+        if name not in left_to_tasks
+    }
+    asked = dict.fromkeys(inputs.request.held_out_tasks, JsonObject())
+    return _compare(inputs, kept, compiled_file, asked, parameters, inputs.resources.budget)
+
+
+def _compare(
+    inputs: CompilationInputs,
+    kept: Candidate,
+    compiled_file: Path,
+    asked: Mapping[str, JsonObject],
+    parameters: JsonMapping,
+    budget: Budget,
+    chosen_from: int = 1,
+) -> list[JsonObject]:
+    """Run the systems on each task, with the fields that `asked` has for it, and the budget and the
+    time that are left; return the comparison of each by the metric of the objective, in which p is
+    corrected for the number of tasks, too.
     """
 
-    def __init__(
-        self,
-        inputs: CompilationInputs,
-        kept: Candidate,
-        compiled_file: Path,
-    ) -> None:
-        self._inputs = inputs
-        self._study = inputs.study
-        self._kept = kept.digest
-        self._parameters = inputs.plan.parameters(inputs.plan.start)
-        self._before: list[JsonObject] = [{}]
-        if inputs.request.start and kept.digest != inputs.study.start:
-            self._before.append({"compiled": inputs.request.start})
-        self._compiled: JsonObject = {"compiled": compiled_file}
-        if OBJECTIVE in kept.parameters:
-            self._compiled["instruction"] = kept.parameters[OBJECTIVE]
+    def open_with_budget(run: Request) -> LoadedRun:
+        loaded = load_run(run)
+        loaded.resources.budget = budget
+        return loaded
 
-    def on_validation(self, chosen_from: int) -> list[JsonObject]:
-        """Compare on the validation queries of the kept candidate, with the parameters that it was
-        validated with; p is corrected for the number of candidates that it was chosen from.
-        """
-        environments = self._study.training.environments
-        validation = self._study.queries(self._kept, "validation")
-        asked = {}
-        for task, environment in zip(self._inputs.request.tasks, environments, strict=True):
-            chosen = [query.query_id for query in validation if query in environment.queries]
-            twins = [environment.twins.get(query_id, query_id) for query_id in chosen]
-            # With several tasks an id begins with its task (trainset/splits.py).
-            prefix = f"{environment.task} " if len(environments) > 1 else ""
-            query_ids = dict.fromkeys(each.removeprefix(prefix) for each in chosen + twins)
-            if query_ids:
-                asked[task] = {"split": "dev", "query_ids": tuple(query_ids)}
-        resources = self._inputs.resources
-        # The offline engine answers again, because no ledger has its answers; it costs nothing.
-        budget = resources.budget if resources.usage_totals else Budget()
-        return self._compare(asked, self._parameters, budget, chosen_from)
-
-    def on_test(self) -> list[JsonObject]:
-        """Compare on the test queries of the tasks that are held out.
-
-        A parameter that a task sets by itself is left to each task, unless the request sets it.
-        """
-        left_to_tasks = HINTS - self._inputs.plan.resolved.fixed
-        parameters = {
-            name: value for name, value in self._parameters.items() if name not in left_to_tasks
-        }
-        asked: dict[str, JsonObject] = {task: {} for task in self._inputs.request.held_out_tasks}
-        return self._compare(asked, parameters, self._inputs.resources.budget)
-
-    def _compare(
-        self,
-        asked: Mapping[str, JsonObject],
-        parameters: JsonMapping,
-        budget: Budget,
-        chosen_from: int = 1,
-    ) -> list[JsonObject]:
-        """Run the systems on each task, with the fields that `asked` has for it; return the
-        comparison of each, in which p is corrected for the number of tasks, too.
-        """
-
-        def open_with_budget(run: Request) -> LoadedRun:
-            loaded = load_run(run)
-            loaded.resources.budget = budget
-            return loaded
-
-        metrics = (self._study.objective.metric,)
-        retriever = str(self._inputs.plan.resolved.retriever)
-        original = {"retriever": retriever, "parameters": parameters}
-        systems = [*(original | changes for changes in self._before), self._compiled]
-        comparisons = []
-        for task, fields in asked.items():
-            folders: list[Path] = []
-            for changes in systems:
-                request = make_run_request(
-                    self._inputs.request, task=task, metrics=metrics, **fields, **changes
-                )
-                number = f"{len(folders) + 1} of {len(systems)}"
-                self._inputs.tell(f"{task}, {request.split} split, run {number}")
-                result = run_request(request, opening=open_with_budget)
-                if result.problem:
-                    raise result.problem
-                folders.append(result.folder)
-            is_forced = "instruction" in self._compiled
-            tests = len(asked) * chosen_from
-            comparisons.append(compare(folders, metrics, force=is_forced, fewest=tests))
-        return comparisons
+    before: JsonObject = {
+        "retriever": str(inputs.plan.resolved.retriever),
+        "parameters": parameters,
+    }
+    compiled: JsonObject = {"compiled": compiled_file}
+    systems = [before, compiled]
+    if inputs.request.start and kept.digest != inputs.study.start:
+        systems.insert(1, before | {"compiled": inputs.request.start})
+    if OBJECTIVE in kept.parameters:
+        compiled["instruction"] = kept.parameters[OBJECTIVE]
+    metrics = (inputs.study.objective.metric,)
+    comparisons = []
+    for task, fields in asked.items():
+        folders: list[Path] = []
+        for changes in systems:
+            request = make_run_request(
+                inputs.request, task=task, metrics=metrics, **fields, **changes
+            )
+            inputs.tell(f"{task}, {request.split} split, run {len(folders) + 1} of {len(systems)}")
+            result = run_request(request, opening=open_with_budget)
+            if result.problem:
+                raise result.problem
+            folders.append(result.folder)
+        is_forced = "instruction" in compiled
+        tests = len(asked) * chosen_from
+        comparisons.append(compare(folders, metrics, force=is_forced, fewest=tests))
+    return comparisons

@@ -8,10 +8,9 @@ prompts, and with `held_out` to run the program on it.
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from sextant.environments import load
 from sextant.evals import run_folder
@@ -19,7 +18,11 @@ from sextant.evals.running import identity
 from sextant.evals.scoring.score_run import count_test_uses
 from sextant.optimizers import result_summary
 from sextant.optimizers.candidate_evaluator import OBJECTIVE, Candidate
-from sextant.optimizers.comparison_runs import ComparisonRuns, write_command
+from sextant.optimizers.comparison_runs import (
+    compare_on_test,
+    compare_on_validation,
+    write_command,
+)
 from sextant.optimizers.request import UNTRAINED, CompileRequest
 from sextant.optimizers.setup import CompilationInputs, compile_with, plan
 from sextant.optimizers.trainset.objective import make_objective
@@ -39,25 +42,22 @@ from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject, usage_json
 
-# The parts of learnt.json that a compiled file has as well; they name no place on this machine.
-_ORIGIN = (
-    *("task", "data", "data_fingerprint", "split_digest", "start_digest"),
-    *("optimizer", "options", "seed", "models", "objective", "metric"),
-    *("candidates", "before", "after", "usage", "code"),
+# The parts of learnt.json and config.json that a compiled file has as well.
+_OF_LEARNT = ("task", "data", "optimizer", "options", "candidates", "before", "after", "usage")
+_OF_CONFIG = (
+    *("data_fingerprint", "split_digest", "compiled", "instruction", "objective", "code"),
+    *("lm", "teacher", "prompt_lm"),
 )
 
 
-class CompilationResult(NamedTuple):
-    """The result of a compilation, and the reason if it ended before its end."""
-
-    learnt: JsonObject  # as in learnt.json, with "looks", the uses of the test split so far
-    problem: SextantError | None
-
-
-def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> CompilationResult:
+def compile_program(
+    request: CompileRequest, tell: Callable[[str], None]
+) -> tuple[JsonObject, SextantError | None]:
     """Compile, or go on compiling; `tell` is given lines of progress.
 
-    SextantError for a request that cannot be met, or if not even the program before was evaluated.
+    Return what learnt.json has, with "looks", the uses of the test split so far, and the reason if it
+    ended before its end. SextantError for a request that cannot be met, or if not even the program
+    before was evaluated.
     """
     secrets.read_keys()
     resolved = plan(request)
@@ -93,11 +93,12 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
         count_test_uses({**config, "task": environment.task})
         for environment in training.environments
     )
-    return CompilationResult(learnt, problem)
+    return learnt, problem
 
 
 def _divide(request: CompileRequest) -> Trainset:
     """Divide the dev queries of the tasks; into folds if the request says so, or if they are few."""
+    loading = ("qrels", "relevant_from", "instruction", "columns")
     trainsets = [
         split_dev(
             task,
@@ -105,10 +106,7 @@ def _divide(request: CompileRequest) -> Trainset:
             limit=request.limit,
             seed=request.split_seed,
             share=request.train_share,
-            qrels=request.qrels,
-            relevant_from=request.relevant_from,
-            instruction=request.instruction,
-            columns=request.columns,
+            **{name: getattr(request, name) for name in loading},
         )
         for task in request.tasks
     ]
@@ -174,7 +172,7 @@ def _announce(inputs: CompilationInputs) -> None:
 
 def _conclude(
     inputs: CompilationInputs, folder: Path, problem: SextantError | None
-) -> CompilationResult:
+) -> tuple[JsonObject, SextantError | None]:
     """Write the best candidate, then look at the test split, and have the program run."""
     study = inputs.study
     best = result_summary.choose_candidate(study)
@@ -197,11 +195,12 @@ def _conclude(
         "compiled": str(file),
         "instruction": instruction_file and str(instruction_file),
         "take_up": write_command(inputs, file, instruction_file),
-        "code": run_folder.read_config(folder)["code"],
         "stopped": str(problem or ""),
         "leaks": [],
     }
-    compiled = _compiled(inputs, best, learnt)
+    config = run_folder.read_config(folder)
+    origin = {key: learnt[key] for key in _OF_LEARNT} | {key: config[key] for key in _OF_CONFIG}
+    compiled = _compiled(inputs, best, origin)
     write(file, compiled)
     _write_learnt(folder, learnt)
     lines = [json.dumps(row) + "\n" for row in result_summary.list_candidates(study)]
@@ -210,18 +209,19 @@ def _conclude(
         doing = "looking for texts of the test split in the prompts"
         learnt["leaks"] = _list_leaks(inputs, compiled, objective)
         if problem is None and learnt["kept"] != "before":
-            runs = ComparisonRuns(inputs, best, file)
             doing = "on the validation queries"
-            learnt["on_validation"] = runs.on_validation(learnt["candidates"])
+            learnt["on_validation"] = compare_on_validation(
+                inputs, best, file, learnt["candidates"]
+            )
             if inputs.request.held_out:
                 doing = "on the test split"
-                learnt["held_out"] = runs.on_test()
+                learnt["held_out"] = compare_on_test(inputs, best, file)
     except SextantError as error:
         problem = problem or error.saying(f"{doing}: {error}")
     _write_learnt(folder, learnt)
     if problem:
         problem = _say_next(problem, f"the best so far is in {file}")
-    return CompilationResult(learnt, problem)
+    return learnt, problem
 
 
 def _say_next(problem: SextantError, state: str) -> SextantError:
@@ -250,14 +250,14 @@ def _list_leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -
             *collect_passages("validation", training.validation, dev),
             *collect_passages("test", test.queries, test),
         ]
-    return [asdict(leak) for leak in find_leaks(texts, passages)]
+    return find_leaks(texts, passages)
 
 
 def _write_learnt(folder: Path, learnt: JsonMapping) -> None:
     run_folder.write(folder / "learnt.json", json.dumps(hide_folders(learnt), indent=2) + "\n")
 
 
-def _compiled(inputs: CompilationInputs, best: Candidate, learnt: JsonMapping) -> Compiled:
+def _compiled(inputs: CompilationInputs, best: Candidate, origin: JsonMapping) -> Compiled:
     """Return a candidate as a compiled program.
 
     A candidate that keeps its prompts in members or neighbours has the prompts of the program.
@@ -278,7 +278,7 @@ def _compiled(inputs: CompilationInputs, best: Candidate, learnt: JsonMapping) -
         plan.parameters(chosen),
         str(retrievers.canonicalize(plan.retriever(chosen))),
         prompts,
-        origin={key: learnt[key] for key in _ORIGIN},
+        origin=origin,
         **inputs.study.returned.get(best.digest, {}),
     )
 
@@ -287,22 +287,16 @@ def _describe(inputs: CompilationInputs) -> JsonObject:
     """Return the part of learnt.json that is about the request."""
     request = inputs.request
     training = inputs.training
-    start = inputs.plan.resolved.compiled
     return {
         "task": training.task,
         "data": hide_folders(training.environment.data),
-        "data_fingerprint": training.environment.fingerprint,
-        "split_digest": training.digest,
         "program": request.program_label,
         "start": request.start and str(request.start),
-        "start_digest": start and start.digest(),
         "optimizer": request.optimizer_label,
         "options": inputs.plan.options,
-        "seed": request.seed,
         "retriever": str(inputs.plan.resolved.retriever),
         "pool": str(inputs.plan.resolved.pool or "") or None,
         **inputs.describe_models("name"),
-        "models": inputs.describe_models("settings"),
         "objective": str(inputs.study.objective),
         "metric": inputs.study.objective.metric,
         "queries": {

@@ -116,15 +116,6 @@ def fill_template(retriever: str, chosen: Mapping[str, Any]) -> str:
     )
 
 
-def each_retriever(template: str, declared: Ranges) -> list[str]:
-    """List every retriever that a combination may have; at most a thousand of them."""
-    names = [name for name in declared if name == RETRIEVER or f"{{{name}}}" in template]
-    return [
-        fill_template(template, dict(zip(names, values, strict=True)))
-        for values in itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
-    ]
-
-
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
     """Draw at most `trials` different combinations of values, or all if there are fewer."""
     if math.prod(map(len, declared.values())) <= trials:
@@ -139,7 +130,7 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
     return drawn
 
 
-def search(job: TeleprompterContext, trials: int) -> TeleprompterResult:
+def search(job: TeleprompterContext) -> TeleprompterResult:
     """Find the combination that is best on validation, of those that are best in training."""
 
     def variant(chosen: Mapping[str, Any]) -> Any:
@@ -148,8 +139,7 @@ def search(job: TeleprompterContext, trials: int) -> TeleprompterResult:
     def mean(chosen: Mapping[str, Any], part_name: str) -> float:
         return job.study.mean(job.study.evaluate(variant(chosen), part_name), part_name)
 
-    drawn = combinations(job.inputs.plan.ranges, trials, job.request.seed)
     # The sort is stable: equal ones stay as they were drawn.
-    tried = sorted(drawn, key=lambda chosen: -mean(chosen, "train"))
+    tried = sorted(job.inputs.plan.drawn, key=lambda chosen: -mean(chosen, "train"))
     best = max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))
     return TeleprompterResult(variant(best))

@@ -3,7 +3,6 @@ comparison of the runs; and the list of teleprompters.
 """
 
 import shlex
-from collections.abc import Iterator, Sequence
 
 from sextant.evals.reporting.comparison_tables import lay_out_comparison
 from sextant.evals.run_descriptions import describe_system, describe_task
@@ -12,10 +11,33 @@ from sextant.tools import plugins
 from sextant.tools.errors import UsageError
 from sextant.tools.platform.cli import print_json
 from sextant.tools.platform.number_format import abbreviate, count_of, number, plural, queries
-from sextant.tools.platform.result_table import CommandLine, DefinitionList, TerminalBlock, show
+from sextant.tools.platform.result_table import (
+    CommandLine,
+    DefinitionList,
+    TerminalBlock,
+    show,
+    tabulate,
+)
 from sextant.tools.records import JsonMapping
 
 SHOWN_LEAKS = 12  # learnt.json has all
+# Keys of learnt.json that are printed as they are, if they have a value.
+_FACTS = {
+    "optimizer": "optimizer",
+    "objective": "maximises",
+    "teacher": "teacher",
+    "prompt_lm": "prompts by",
+    "start": "start",
+    "stopped": "ended early by",
+    "candidate": "kept candidate",
+    "candidates": "of others on validation",
+    "looks": "looks at test so far",
+}
+_KEPT = {
+    "before": "no gain, the program is kept as it was",
+    "start": "nothing is better than the start, which is kept",
+    "compiled": "the best is kept",
+}
 
 
 def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
@@ -23,18 +45,23 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
     if as_json:
         print_json(learnt, kept="in learnt.json")
         return
+    searched = learnt["pool"] or learnt["retriever"]
+    is_compared = "on_validation" in learnt
     blocks: list[TerminalBlock] = [
         describe_task({**learnt, "split": "dev"}),
-        describe_system(
-            {**learnt, "retriever": learnt["pool"] or learnt["retriever"], "compiled": None}
-        ),
-        DefinitionList([(words, text) for words, text in _list_facts(learnt) if text]),
+        describe_system({**learnt, "retriever": searched, "compiled": None}),
+        DefinitionList(_list_facts(learnt)),
+        f"{_KEPT[learnt['kept']]}{'' if is_compared else '; nothing was tested'}",
     ]
     for name, prompt in learnt["changes"].items():
         blocks += ["", f"prompt of {name}, with {plural(prompt['demos'], 'demonstration')}:"]
         blocks += [f"  {line}" for line in prompt["instructions"].splitlines()]
-        blocks += [f"  {name}: {text}" for name, text in prompt["descriptions"].items()]
-    blocks += ["", *_leaks_found(learnt["leaks"])]
+        blocks += [f"  {field}: {text}" for field, text in prompt["descriptions"].items()]
+    if leaks := learnt["leaks"]:
+        of_test = sum(leak["split"] == "test" for leak in leaks)
+        title = f"prompts that repeat judged texts: {len(leaks)}, {of_test} of the test split"
+        blocks.append(tabulate(title, leaks[:SHOWN_LEAKS]))
+    blocks += ["", *(f"{key}: {learnt[key]}" for key in ("compiled", "instruction") if learnt[key])]
     if learnt["kept"] != "before" and not learnt.get("held_out"):
         blocks.append(CommandLine("take it up with:", learnt["take_up"]))
     for comparison in (*learnt.get("on_validation", ()), *learnt.get("held_out", ())):
@@ -42,54 +69,23 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
     show(blocks, kept="in learnt.json")
 
 
-def _list_facts(learnt: JsonMapping) -> Iterator[tuple[str, str]]:
-    """Yield facts with their names; a fact that is "" is not told."""
+def _list_facts(learnt: JsonMapping) -> list[tuple[str, str]]:
     sizes = dict(learnt["queries"])
     left_out = [query["query_id"] for query in sizes.pop("left_out")]
+    before, after = learnt["before"], learnt["after"]
     usage = learnt["usage"]
-    yield "optimizer", f"{learnt['optimizer']}, by {learnt['objective']}"
-    for words, key in (("teacher", "teacher"), ("prompts by", "prompt_lm"), ("start", "start")):
-        yield words, learnt[key] or ""
-    yield "queries", ", ".join(f"{count} {part_name}" for part_name, count in sizes.items())
-    repeats = f"{len(left_out)}, as near repeats of test queries: {abbreviate(', '.join(left_out))}"
-    yield "left out", repeats if left_out else ""
-    kept = {
-        "before": f"the program as it was, no gain{' so far' if learnt['stopped'] else ''}",
-        "start": "the start, nothing is better",
-        "compiled": f"candidate {learnt['candidate']}",
+    facts = {
+        **{words: learnt[key] for key, words in _FACTS.items()},
+        "queries": ", ".join(f"{count} {part_name}" for part_name, count in sizes.items()),
+        "left out, near repeats of test": left_out
+        and f"{len(left_out)}: {abbreviate(', '.join(left_out))}",
+        "validation": f"{before['mean']:.4f} to {after['mean']:.4f} ({queries(after['queries'])})",
+        **{name: f"{old} to {new}" for name, (old, new) in learnt["parameters"].items()},
+        "used": f"{count_of(usage['calls'], 'call')}, {usage['input_tokens']} tokens in, "
+        f"{usage['output_tokens']} out, {number(usage['list_usd'], '${:.4f}', 'price unknown')}, "
+        f"{learnt['seconds']:.1f} s",
     }
-    yield (
-        "kept",
-        f"{kept[learnt['kept']]}, of {plural(learnt['candidates'], 'other candidate')} on validation",
-    )
-    untested = learnt["kept"] != "before" and "on_validation" not in learnt
-    yield (
-        "validation",
-        f"{learnt['before']['mean']:.4f} to {learnt['after']['mean']:.4f} over "
-        f"{queries(learnt['after']['queries'])}{', not tested yet' if untested else ''}",
-    )
-    for name, (old, new) in learnt["parameters"].items():
-        yield name, f"{' '.join(str(old).split())} to {new}"
-    yield "looks", f"{learnt['looks']} at the test queries with {learnt['program']} so far"
-    price = number(usage["list_usd"], "${:.4f}", "price unknown")
-    yield (
-        "used",
-        f"{count_of(usage['calls'], 'call')}, {count_of(usage['input_tokens'], 'token')} in, "
-        f"{usage['output_tokens']} out, {price}, {learnt['seconds']:.1f} s",
-    )
-    yield "compiled", learnt["compiled"]
-    yield "instruction", learnt["instruction"] or ""
-
-
-def _leaks_found(leaks: Sequence[JsonMapping]) -> list[str]:
-    of_test = sum(leak["split"] == "test" for leak in leaks)
-    lines = [
-        f"  {leak['piece']} has {plural(leak['length'], 'word')} in a row of the {leak['split']} "
-        f'{leak["kind"]} {leak["owner"]}: "{leak["text"][:80]}"'
-        for leak in sorted(leaks, key=lambda leak: leak["split"] != "test")[:SHOWN_LEAKS]
-    ]
-    head = f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"
-    return [head, *lines] if lines else []
+    return [(words, str(fact)) for words, fact in facts.items() if fact not in ("", None, [])]
 
 
 def show_table(*, as_json: bool) -> None:

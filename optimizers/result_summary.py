@@ -2,9 +2,8 @@
 
 The candidate that is kept has the highest mean on the validation queries, of the candidates that
 were evaluated on all of them. Of equal candidates the program before is kept, because a longer
-prompt costs more; then the start of the optimizer, then its own candidate, then the candidate that
-used the fewest tokens. Left out: a test of the gain, which is that of the runs that follow
-(comparison_runs.py).
+prompt costs more; then the start of the optimizer, then its own candidate. Left out: a test of the
+gain, which is that of the runs that follow (comparison_runs.py).
 """
 
 from collections.abc import Iterator
@@ -17,15 +16,13 @@ from sextant.tools.records import JsonObject
 def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
     """Return the candidate to keep; None if no candidate was evaluated on all validation queries."""
 
-    def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, float, str]:
+    def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, str]:
         digest = candidate.digest
-        scores = study.scores(digest, "validation").values()
         return (
             round(study.change(digest), 12),
             digest == study.before,
             digest == study.start,
             digest in study.returned,
-            -sum(score.tokens for score in scores),
             digest,
         )
 
@@ -47,7 +44,7 @@ def summarise(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
     old_values = {OBJECTIVE: study.training.train[0].objective, **before.parameters}
     # Candidates that were given up after a part of the queries count, too: choosing among many is
     # itself a way to gain.
-    tried = [each for each in study.candidates if study.scores(each, "validation")]
+    tried = [each for each in study.candidates if study.values(each, "validation")]
     return {
         "kept": {study.start: "start", study.before: "before"}.get(digest, "compiled"),
         "candidate": digest,
@@ -77,7 +74,7 @@ def list_candidates(study: CandidateEvaluator) -> Iterator[JsonObject]:
         means = {
             part_name: _measure(study, digest, digest, part_name)
             for part_name in study.parts
-            if study.scores(digest, part_name)
+            if study.values(digest, part_name)
         }
         yield {**asdict(candidate), **means}
 
@@ -87,5 +84,5 @@ def _measure(
 ) -> JsonObject:
     return {
         "mean": study.mean(digest, part_name, like),
-        "queries": len(study.scores(digest, part_name, like)),
+        "queries": len(study.values(digest, part_name, like)),
     }

@@ -61,6 +61,7 @@ class ResolvedCompilation:
     options: Mapping[str, Any]  # of the optimizer
     members: Mapping[Path, Compiled]  # of an ensemble, by their files; no two are equal
     ranges: parameter_search.Ranges  # of what is tuned
+    drawn: Sequence[Mapping[str, Any]]  # the combinations that are tried
     template: str  # the retriever as it was given, with {names} to be tuned
 
     def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,8 +71,8 @@ class ResolvedCompilation:
     @property
     def start(self) -> dict[str, Any]:
         """The start of tuning: the program's own parameters, and the first value of the other ranges."""
-        defaults = {**self.resolved.values, parameter_search.RETRIEVER: self.template}
-        return {name: defaults.get(name, values[0]) for name, values in self.ranges.items()}
+        own = {**self.resolved.values, parameter_search.RETRIEVER: self.template}
+        return {name: own.get(name, values[0]) for name, values in self.ranges.items()}
 
     def retriever(self, chosen: Mapping[str, Any]) -> str:
         """Return the expression of the retriever of a combination."""
@@ -92,11 +93,8 @@ class ResolvedCompilation:
             task = environment if is_single else replace(environment, hints={})
             resolved = fit_to_task(self.resolved, task)
         fitted = replace(self, resolved=resolved)
-        if self.ranges:
-            for chosen in parameter_search.combinations(
-                self.ranges, self.options["trials"], request.seed
-            ):
-                try_construct(resolved.constructor, fitted.parameters(chosen))
+        for chosen in self.drawn:
+            try_construct(resolved.constructor, fitted.parameters(chosen))
         program = try_construct(resolved.constructor, resolved.values)
         if self.optimizer.prompts and not program.predictors():
             raise UsageError(
@@ -122,18 +120,17 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     options = settings(row, request.optimizer, request.budget, request.options)
     template = request.retriever or "bm25"
     ranges: parameter_search.Ranges = {}
-    tried: list[retrievers.RetrieverSpec] = []
+    drawn: list[dict[str, Any]] = []
     if request.optimizer == "tune":
         constructor = find_program(request.program, request.env)
         ranges = parameter_search.parse_ranges(
             request.program_label, constructor, template, request.ranges
         )
-        tried = [
-            retrievers.canonicalize(each)
-            for each in parameter_search.each_retriever(template, ranges)
-        ]
-        for retriever in tried:
-            retrievers.validate(retriever)
+        drawn = parameter_search.combinations(ranges, options["trials"], request.seed)
+    expressions = {parameter_search.fill_template(template, chosen): None for chosen in drawn}
+    tried = list(map(retrievers.canonicalize, expressions))
+    for retriever in tried:
+        retrievers.validate(retriever)
     check_prices(request, list(filter(None, [request.teacher, request.prompt_lm])), tried)
     # A compiled program to start from has a retriever of its own.
     first = request.retriever
@@ -150,7 +147,14 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     }
     members = _read_members(request) if request.optimizer == "ensemble" else {}
     return ResolvedCompilation(
-        request, replace(resolved, values=parameters), row, options, members, ranges, template
+        request,
+        replace(resolved, values=parameters),
+        row,
+        options,
+        members,
+        ranges,
+        drawn,
+        template,
     )
 
 
@@ -197,15 +201,14 @@ def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
 
 def _check_tasks(request: CompileRequest) -> None:
     """Check that the tasks exist, and that no two have the same name: queries are told apart by it."""
-    places = dict[str, tuple[str, str | None]]()
-    for task in (*request.tasks, *request.held_out_tasks):
-        name, location = environments.locate_task(task, request.data_of(task))
-        before, known_location = places.setdefault(name, (task, location))
-        if known_location != location:
-            raise UsageError(
-                f"{before} and {task} are both called {name}; a line `name = ...` in the "
-                f"benchmark.toml of one tells them apart"
-            )
+    tasks = (*request.tasks, *request.held_out_tasks)
+    places = {environments.locate_task(task, request.data_of(task)) for task in tasks}
+    names = [name for name, _ in places]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UsageError(
+            f"two of {', '.join(tasks)} are both called {repeated[0]}; a line `name = ...` in the "
+            f"benchmark.toml of one tells them apart"
+        )
 
 
 class ToolboxByTask(SharedOnDeepcopy):

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 
@@ -40,15 +40,8 @@ from sextant.tools.platform.terminal import first_sentence
 Options = Mapping[str, tuple[Any, Any, Any]]
 
 
-class CompileCall(NamedTuple):
-    """A teleprompter of DSPy's, and the arguments of its `compile()` next to the student."""
-
-    teleprompter: Any
-    arguments: dict[str, Any]
-
-
-# Takes the context and the options; makes a CompileCall, or does the work itself and returns a
-# TeleprompterResult or a program.
+# Takes the context and the options; makes a teleprompter of DSPy's, alone or with the arguments of its
+# `compile()` next to the student, or does the work itself and returns a TeleprompterResult or a program.
 Make = Callable[..., Any]
 
 
@@ -71,15 +64,25 @@ class Teleprompter:
         product = self.make(job, **job.inputs.plan.options)
         if isinstance(product, TeleprompterResult):
             return product
-        if isinstance(product, dspy.Module):
-            return TeleprompterResult(product)
-        if isinstance(product, tuple) and len(product) == 2 and hasattr(product[0], "compile"):
-            teleprompter, arguments = product
-            return TeleprompterResult(teleprompter.compile(job.student, **arguments))
+        if not isinstance(product, dspy.Module):
+            teleprompter, arguments = _with_arguments(job, product)
+            product = teleprompter.compile(job.student, **arguments)
+        return TeleprompterResult(product)
+
+
+def _with_arguments(job: TeleprompterContext, product: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a teleprompter with the arguments of its `compile()`; alone it gets the sets and the seed."""
+    teleprompter, arguments = product if isinstance(product, tuple) else (product, None)
+    if not hasattr(teleprompter, "compile"):
         raise UsageError(
             f"{job.request.optimizer} returned a {type(product).__name__}; it has to return a "
             f"teleprompter of DSPy's with the arguments of its compile(), or a program"
         )
+    if arguments is None:
+        accepted = inspect.signature(teleprompter.compile).parameters
+        usual = {**_both(job), "seed": job.request.seed}
+        arguments = {name: value for name, value in usual.items() if name in accepted}
+    return teleprompter, arguments
 
 
 TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are listed
@@ -113,14 +116,11 @@ def find_teleprompter(name: str) -> Teleprompter:
     )
 
 
-def _make_by_class(loaded: type, job: TeleprompterContext, **options: Any) -> CompileCall:
-    """Compile with a user's class, which is like DSPy's."""
+def _make_by_class(loaded: type, job: TeleprompterContext, **options: Any) -> Any:
+    """Make a user's teleprompter of a class, which is like DSPy's."""
     if "metric" in inspect.signature(loaded).parameters:
         options["metric"] = job.study.metric
-    teleprompter: Any = loaded(**options)
-    accepted = inspect.signature(teleprompter.compile).parameters
-    datasets = {name: value for name, value in _both(job).items() if name in accepted}
-    return CompileCall(teleprompter, datasets)
+    return loaded(**options)
 
 
 def _row(options: Options, **flags: Any) -> Callable[[Make], Make]:
@@ -166,7 +166,7 @@ def _bootstrapping(job: TeleprompterContext, demos: int, threshold: float) -> di
         "metric_threshold": _choose_threshold(job, threshold),
         "max_bootstrapped_demos": demos,
         "max_labeled_demos": 0,
-        "teacher_settings": job.teacher_settings,
+        "teacher_settings": {"lm": job.teacher_lm} if job.teacher_lm else {},
     }
 
 
@@ -176,30 +176,24 @@ _DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 
 
 @_row({"k": (2, 4, 8)})
-def labeled(job: TeleprompterContext, k: int) -> CompileCall:
+def labeled(job: TeleprompterContext, k: int) -> Any:
     """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
-    return CompileCall(dspy.LabeledFewShot(k=k), {"trainset": _label(job)})
+    return dspy.LabeledFewShot(k=k), {"trainset": _label(job)}
 
 
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
-def bootstrap(job: TeleprompterContext, rounds: int, **demonstrations: Any) -> CompileCall:
+def bootstrap(job: TeleprompterContext, rounds: int, **demonstrations: Any) -> Any:
     """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
-    return CompileCall(
-        dspy.BootstrapFewShot(**_bootstrapping(job, **demonstrations), max_rounds=rounds),
-        _train(job),
-    )
+    return dspy.BootstrapFewShot(**_bootstrapping(job, **demonstrations), max_rounds=rounds)
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
-def bootstrap_rs(job: TeleprompterContext, candidates: int, **demonstrations: Any) -> CompileCall:
+def bootstrap_rs(job: TeleprompterContext, candidates: int, **demonstrations: Any) -> Any:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    return CompileCall(
-        dspy.BootstrapFewShotWithRandomSearch(
-            **_bootstrapping(job, **demonstrations),
-            num_candidate_programs=candidates,
-            num_threads=job.request.at_once,
-        ),
-        _both(job),
+    return dspy.BootstrapFewShotWithRandomSearch(
+        **_bootstrapping(job, **demonstrations),
+        num_candidate_programs=candidates,
+        num_threads=job.request.at_once,
     )
 
 
@@ -256,9 +250,7 @@ def _last_calls(trace: list[Any], names: Mapping[int, str]) -> dict[str, list[di
     teacher=True,
     proposes=True,
 )
-def mipro(
-    job: TeleprompterContext, candidates: int, trials: int, **demonstrations: Any
-) -> CompileCall:
+def mipro(job: TeleprompterContext, candidates: int, trials: int, **demonstrations: Any) -> Any:
     """Instructions and demonstrations together, by Bayesian search (MIPROv2)."""
     teleprompter = dspy.MIPROv2(
         **_bootstrapping(job, **demonstrations),
@@ -278,23 +270,21 @@ def mipro(
         "minibatch": queries > 50,
         "minibatch_size": min(35, queries),
     }
-    return CompileCall(teleprompter, arguments)
+    return teleprompter, arguments
 
 
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
-def copro(job: TeleprompterContext, breadth: int, depth: int) -> CompileCall:
+def copro(job: TeleprompterContext, breadth: int, depth: int) -> Any:
     """Instructions, improved from the scores of earlier instructions (COPRO)."""
     evaluation = {"num_threads": job.request.at_once, "display_progress": False}
-    return CompileCall(
-        dspy.COPRO(
-            prompt_model=job.inputs.prompter.lm,
-            metric=job.study.metric,
-            init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
-            breadth=breadth,
-            depth=depth,
-        ),
-        {**_train(job), "eval_kwargs": evaluation},
+    teleprompter = dspy.COPRO(
+        prompt_model=job.inputs.prompter.lm,
+        metric=job.study.metric,
+        init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
+        breadth=breadth,
+        depth=depth,
     )
+    return teleprompter, {**_train(job), "eval_kwargs": evaluation}
 
 
 @_row(
@@ -307,43 +297,35 @@ def copro(job: TeleprompterContext, breadth: int, depth: int) -> CompileCall:
     teacher=True,
     proposes=True,
 )
-def simba(
-    job: TeleprompterContext, batch: int, candidates: int, steps: int, demos: int
-) -> CompileCall:
+def simba(job: TeleprompterContext, batch: int, candidates: int, steps: int, demos: int) -> Any:
     """Rules and demonstrations from where sampled trajectories differ (SIMBA)."""
-    return CompileCall(
-        dspy.SIMBA(
-            metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
-            bsize=min(batch, len(job.study.parts["train"])),
-            num_candidates=candidates,
-            max_steps=steps,
-            max_demos=demos,
-            prompt_model=job.inputs.prompter.lm,
-            # A copy, because SIMBA numbers its samples on the model itself.
-            teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
-            num_threads=job.request.at_once,
-        ),
-        {**_train(job), "seed": job.request.seed},
+    return dspy.SIMBA(
+        metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
+        bsize=min(batch, len(job.study.parts["train"])),
+        num_candidates=candidates,
+        max_steps=steps,
+        max_demos=demos,
+        prompt_model=job.inputs.prompter.lm,
+        # A copy, because SIMBA numbers its samples on the model itself.
+        teacher_settings={"lm": job.teacher_lm.copy()} if job.teacher_lm else {},
+        num_threads=job.request.at_once,
     )
 
 
 @_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
-def gepa(job: TeleprompterContext, evaluations: int, batch: int) -> CompileCall:
+def gepa(job: TeleprompterContext, evaluations: int, batch: int) -> Any:
     """Instructions, evolved by reflecting on feedback in words (GEPA)."""
-    return CompileCall(
-        dspy.GEPA(
-            metric=job.study.metric,
-            max_full_evals=evaluations,
-            reflection_minibatch_size=min(batch, len(job.study.parts["train"])),
-            reflection_lm=job.inputs.prompter.lm,
-            # DSPy's own proposer asks for JSON by default; the form that the programs use is answered
-            # more reliably.
-            instruction_proposer=InstructionProposer(adapter=Adapter()),
-            num_threads=job.request.at_once,
-            warn_on_score_mismatch=False,
-            seed=job.request.seed,
-        ),
-        _both(job),
+    return dspy.GEPA(
+        metric=job.study.metric,
+        max_full_evals=evaluations,
+        reflection_minibatch_size=min(batch, len(job.study.parts["train"])),
+        reflection_lm=job.inputs.prompter.lm,
+        # DSPy's own proposer asks for JSON by default; the form that the programs use is answered
+        # more reliably.
+        instruction_proposer=InstructionProposer(adapter=Adapter()),
+        num_threads=job.request.at_once,
+        warn_on_score_mismatch=False,
+        seed=job.request.seed,
     )
 
 
@@ -372,7 +354,7 @@ _RULES_FROM = 10
 )
 def infer_rules(
     job: TeleprompterContext, candidates: int, rules: int, **demonstrations: Any
-) -> CompileCall:
+) -> Any:
     """Rules that a model infers from labelled examples, and demonstrations (InferRules)."""
     teleprompter = _InferRules(
         **_bootstrapping(job, **demonstrations),
@@ -381,26 +363,24 @@ def infer_rules(
         num_threads=job.request.at_once,
     )
     teleprompter.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
-    return CompileCall(
-        teleprompter,
-        {"trainset": _label(job)[:_RULES_FROM], "valset": job.study.examples("validation")},
-    )
+    return teleprompter, {**_both(job), "trainset": _label(job)[:_RULES_FROM]}
 
 
 @_row(
-    {"strategy": ("bootstrap_rs -> gepa",) * 3, "effort": EFFORT},
+    {"strategy": ("bootstrap_rs -> gepa",) * 3},
     teacher=True,
     proposes=True,
     step=False,
 )
-def better_together(job: TeleprompterContext, strategy: str, effort: str) -> TeleprompterResult:
+def better_together(job: TeleprompterContext, strategy: str) -> TeleprompterResult:
     """Several of these in sequence, each from the result of the last (BetterTogether)."""
     teleprompters = {}
     arguments = {}
     for step in _steps(strategy):
         row = TELEPROMPTERS[step]
         # Only those that take a teacher ask for it.
-        teleprompter, made_arguments = row.make(job, **settings(row, step, effort, {}))
+        product = row.make(job, **settings(row, step, job.request.budget, {}))
+        teleprompter, made_arguments = _with_arguments(job, product)
         teleprompters[step] = _freed(teleprompter)
         # The sets of queries are BetterTogether's own.
         arguments[step] = {
@@ -467,7 +447,7 @@ def ensemble(job: TeleprompterContext) -> TeleprompterResult:
 )
 def tune(job: TeleprompterContext, trials: int) -> TeleprompterResult:
     """Parameters and retriever instead of prompts, by a seeded search over --range (ours)."""
-    return tuning.search(job, trials)
+    return tuning.search(job)  # of as many combinations as trials
 
 
 @_row(
@@ -505,6 +485,4 @@ def settings(
                 raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
     if name == "better_together":
         options["strategy"] = " -> ".join(_steps(options["strategy"]))
-        if options["effort"] not in EFFORT:
-            raise UnknownName("effort", options["effort"], EFFORT)
     return options

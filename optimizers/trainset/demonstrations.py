@@ -33,10 +33,10 @@ def trim_traced_call(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
     predictor, inputs, outputs = step
     answer = to_json_values(outputs)
     named = set(texts_in(answer))
-    shown = {}
-    for name, value in inputs.items():
-        plain = to_json_values(value)
-        shown[name] = plain if isinstance(plain, str) else _cut(plain, named)
+    shown = {
+        name: value if isinstance(value, str) else _cut(value, named)
+        for name, value in to_json_values(inputs).items()
+    }
     # DSPy draws among demonstrations by a digest of their pickle, in which it matters whether two
     # equal texts are one object: a parser's cache would decide. After this line no two are.
     shown, answer = json.loads(json.dumps([shown, answer]))

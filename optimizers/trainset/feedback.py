@@ -11,17 +11,20 @@ import itertools
 import math
 import re
 from collections import Counter
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
-from sextant.environments.base import Environment
+from sextant.environments.base import Environment, Judgements
 from sextant.evals.run_folder import Outcome
 from sextant.evals.run_schemas import FATE_LABELS, Fate
 from sextant.evals.scoring.attribution import attribute, fate_at
-from sextant.evals.scoring.metrics import collapse_to_units, is_pairwise, ranking_of
+from sextant.evals.scoring.metrics import Ranking, collapse_to_units, is_pairwise, ranking_of
 from sextant.tools.models.prompting import escape_markers
 from sextant.tools.platform.number_format import plural
-from sextant.tools.records import Query
+from sextant.tools.records import JsonMapping, Query
 from sextant.tools.text import content_words, sentences
+
+Quote = Callable[..., str]  # of a unit, its document if that is known, and one to differ from
 
 # Columns of attribution.jsonl, as the feedback tells them of a document that was lost.
 _FACTS = {
@@ -62,13 +65,35 @@ def feedback(query: Query, outcome: Outcome, environment: Environment, *, cutoff
             f"query {query.query_id!r} is none of those that are compiled on; there is no "
             f"feedback on it"
         )
-    told = _FeedbackText(query, outcome, environment, cutoff)
-    lines = [_MATERIAL, told.fates(), *_faults(outcome)]
+    judged = environment.judgements[environment.headline]
+    # Cached, because a corpus on disk is read for each document.
+    unit_of = cache(judged.unit_of or str)
+    ranking = ranking_of(outcome)
+    order = collapse_to_units(ranking.doc_ids, judged)
+    relevant = attribute(query.query_id, outcome, order, judged)
+    quote = partial(_quote, query, environment, unit_of, ranking.doc_ids)
+    counts = Counter(fate_at(row, cutoff) for row in relevant)
+    fates = [
+        f"{counts[fate]} {FATE_LABELS[fate].format(k=cutoff)}" for fate in Fate if counts[fate]
+    ]
+    lines = [
+        _MATERIAL,
+        f"Relevant documents: {len(relevant)} ({'; '.join(fates)}).",
+        *_faults(outcome),
+    ]
     for heading, facts, most in (
-        ("Searches, in order", told.searches(), SEARCHES),
-        ("Relevant documents that were lost", told.lost(), DOCUMENTS),
-        ("Ranked high, but judged not relevant", told.ranked_above(), _WRONG),
-        ("Comparisons lost; a tie is a loss", told.comparisons_lost(), _WRONG),
+        ("Searches, in order", _searches(outcome, relevant, unit_of), SEARCHES),
+        ("Relevant documents that were lost", _lost(relevant, cutoff, quote), DOCUMENTS),
+        (
+            "Ranked high, but judged not relevant",
+            _ranked_above(query, relevant, order[:cutoff], judged, quote),
+            _WRONG,
+        ),
+        (
+            "Comparisons lost; a tie is a loss",
+            _comparisons_lost(query, ranking, environment, quote),
+            _WRONG,
+        ),
     ):
         lines.append(f"{heading}: {len(facts)}, the first {most} at most")
         lines += [f"- {fact}" for fact in facts[:most]]
@@ -77,109 +102,106 @@ def feedback(query: Query, outcome: Outcome, environment: Environment, *, cutoff
     return "\n".join([*lines, f"Model calls: {usage['calls']}; tokens: {tokens}."])
 
 
-class _FeedbackText:
-    def __init__(
-        self, query: Query, outcome: Outcome, environment: Environment, cutoff: int
-    ) -> None:
-        self.query = query
-        self.steps = outcome["trace"]["steps"]
-        self.ranking = ranking_of(outcome)
-        self.environment = environment
-        self.cutoff = cutoff
-        self.judged = environment.judgements[environment.headline]
-        # Cached, because a corpus on disk is read for each document.
-        self.unit_of = cache(self.judged.unit_of or str)
-        self.order = collapse_to_units(self.ranking.doc_ids, self.judged)
-        self.relevant = attribute(query.query_id, outcome, self.order, self.judged)
+def _lost(relevant: Sequence[JsonMapping], cutoff: int, quote: Quote) -> list[str]:
+    lines = []
+    for fate in Fate:
+        for row in relevant:
+            if fate_at(row, cutoff) is fate is not Fate.FOUND:
+                facts = [f"{words} {row[key]}" for key, words in _FACTS.items() if row[key]]
+                told = "; ".join([FATE_LABELS[fate].format(k=cutoff), *facts])
+                lines.append(
+                    f"{_quoted(row['unit'], _ID)}: {told}.{quote(row['unit'], row['doc_id'])}"
+                )
+    return lines
 
-    def fates(self) -> str:
-        number = Counter(fate_at(row, self.cutoff) for row in self.relevant)
-        counts = [f"{number[fate]} {self._label(fate)}" for fate in Fate if number[fate]]
-        return f"Relevant documents: {len(self.relevant)} ({'; '.join(counts)})."
 
-    def _label(self, fate: Fate) -> str:
-        return FATE_LABELS[fate].format(k=self.cutoff)
-
-    def lost(self) -> list[str]:
-        lines = []
-        for fate in Fate:
-            for row in self.relevant:
-                if fate_at(row, self.cutoff) is fate is not Fate.FOUND:
-                    facts = [f"{words} {row[key]}" for key, words in _FACTS.items() if row[key]]
-                    told = "; ".join([self._label(fate), *facts])
-                    quote = self._quote(row["unit"], row["doc_id"])
-                    lines.append(f"{_name(row['unit'])}: {told}.{quote}")
-        return lines
-
-    def searches(self) -> list[str]:
-        lines = []
-        seen_ids = set[str]()
-        relevant = {row["unit"] for row in self.relevant}
-        # The same words for another retriever are another search.
-        earlier = set[tuple[str, ...]]()
-        for step in self.steps:
-            if "search" not in (step["tool"], step.get("repeated")):
-                continue
-            new = set(step["doc_ids"]) - seen_ids
-            hits = relevant.intersection(map(self.unit_of, new))
-            line = (
-                f"hop {step['hop']}, {_quoted(step['argument'], _TEXT)}: "
-                f"{plural(len(step['doc_ids']), 'document')}, {len(new)} of them new, {len(hits)} of those relevant"
-            )
-            words = (step.get("retriever", ""), *sorted(set(content_words(step["argument"]))))
-            if step.get("refused"):
-                line += f"; refused: {_quoted(step['refused'], _TEXT)}"
-            elif step.get("repeated") or words in earlier:
-                line += "; repeats an earlier search"
-            lines.append(line)
-            seen_ids |= new
-            earlier.add(words)
-        return lines
-
-    def ranked_above(self) -> list[str]:
-        places = [row["place"] or self.cutoff for row in self.relevant]
-        grades = self.judged.by_unit(self.judged.qrels.get(self.query.query_id, {}))
-        return [
-            f"place {place}: {_name(unit)}.{self._quote(unit)}"
-            for place, unit in enumerate(self.order[: self.cutoff], start=1)
-            if place < max(places, default=0)
-            and not self.judged.is_relevant(grades.get(unit, math.inf))
-        ]
-
-    def comparisons_lost(self) -> list[str]:  # where the task is scored by pairs
-        comparisons = self.environment.comparisons.get(self.query.query_id, ())
-        if not is_pairwise(self.environment.metric):
-            comparisons = ()
-        return [
-            f"{_name(better)} has to be scored strictly higher than {_name(worse)}."
-            f"{self._quote(better, contrast_id=worse)}{self._quote(worse, contrast_id=better)}"
-            for _, better, worse in itertools.filterfalse(self.ranking.wins, comparisons)
-        ]
-
-    def _quote(self, unit: str, doc_id: str = "", contrast_id: str = "") -> str:
-        """Quote a document of the unit, from its sentence with most words of the query that `contrast_id` lacks.
-
-        It is `doc_id`, or else the first that is ranked or judged.
-        """
-        documents = self.environment.documents
-        judged = (
-            judgements.qrels.get(self.query.query_id, ())
-            for judgements in self.environment.judgements.values()
+def _searches(
+    outcome: Outcome, relevant: Sequence[JsonMapping], unit_of: Callable[[str], str]
+) -> list[str]:
+    lines = []
+    seen_ids = set[str]()
+    units = {row["unit"] for row in relevant}
+    # The same words for another retriever are another search.
+    earlier = set[tuple[str, ...]]()
+    for step in outcome["trace"]["steps"]:
+        if "search" not in (step["tool"], step.get("repeated")):
+            continue
+        new = set(step["doc_ids"]) - seen_ids
+        hits = units.intersection(map(unit_of, new))
+        line = (
+            f"hop {step['hop']}, {_quoted(step['argument'], _TEXT)}: "
+            f"{plural(len(step['doc_ids']), 'document')}, {len(new)} of them new, {len(hits)} of those relevant"
         )
-        known = itertools.chain([doc_id, unit], self.ranking.doc_ids, *judged)
-        of_unit = (each for each in known if each in documents and self.unit_of(each) == unit)
-        if (found := next(of_unit, None)) is None:
-            return ""
-        candidates = sentences(documents[found].text[:_LOOKED_THROUGH])
-        if contrast_id in documents:
-            shared = sentences(documents[contrast_id].text[:_LOOKED_THROUGH])
-            candidates = [each for each in candidates if each not in shared] or candidates
-        query_words = set(content_words(self.query.text))
-        counts = [len(query_words.intersection(content_words(each))) for each in candidates]
-        # If no sentence has a word of the query, this is the first, the beginning.
-        start = counts.index(max(counts)) if counts else 0
-        text = " ".join([documents[found].title, *candidates[start:]])
-        return f" {_name(found)} says: {_quoted(text, QUOTE)}"
+        words = (step.get("retriever", ""), *sorted(set(content_words(step["argument"]))))
+        if step.get("refused"):
+            line += f"; refused: {_quoted(step['refused'], _TEXT)}"
+        elif step.get("repeated") or words in earlier:
+            line += "; repeats an earlier search"
+        lines.append(line)
+        seen_ids |= new
+        earlier.add(words)
+    return lines
+
+
+def _ranked_above(
+    query: Query,
+    relevant: Sequence[JsonMapping],
+    first: Sequence[str],
+    judged: Judgements,
+    quote: Quote,
+) -> list[str]:
+    lowest = max((row["place"] or len(first) + 1 for row in relevant), default=0)
+    grades = judged.by_unit(judged.qrels.get(query.query_id, {}))
+    return [
+        f"place {place}: {_quoted(unit, _ID)}.{quote(unit)}"
+        for place, unit in enumerate(first, start=1)
+        if place < lowest and not judged.is_relevant(grades.get(unit, math.inf))
+    ]
+
+
+def _comparisons_lost(
+    query: Query, ranking: Ranking, environment: Environment, quote: Quote
+) -> list[str]:
+    if not is_pairwise(environment.metric):
+        return []
+    return [
+        f"{_quoted(better, _ID)} has to be scored strictly higher than {_quoted(worse, _ID)}."
+        f"{quote(better, contrast_id=worse)}{quote(worse, contrast_id=better)}"
+        for _, better, worse in itertools.filterfalse(
+            ranking.wins, environment.comparisons.get(query.query_id, ())
+        )
+    ]
+
+
+def _quote(
+    query: Query,
+    environment: Environment,
+    unit_of: Callable[[str], str],
+    ranked: Sequence[str],
+    unit: str,
+    doc_id: str = "",
+    contrast_id: str = "",
+) -> str:
+    """Quote a document of the unit, from its sentence with most words of the query that `contrast_id` lacks.
+
+    It is `doc_id`, or else the first that is ranked or judged.
+    """
+    documents = environment.documents
+    judged = (each.qrels.get(query.query_id, ()) for each in environment.judgements.values())
+    known = itertools.chain([doc_id, unit], ranked, *judged)
+    of_unit = (each for each in known if each in documents and unit_of(each) == unit)
+    if (found := next(of_unit, None)) is None:
+        return ""
+    candidates = sentences(documents[found].text[:_LOOKED_THROUGH])
+    if contrast_id in documents:
+        shared = sentences(documents[contrast_id].text[:_LOOKED_THROUGH])
+        candidates = [each for each in candidates if each not in shared] or candidates
+    query_words = set(content_words(query.text))
+    counts = [len(query_words.intersection(content_words(each))) for each in candidates]
+    # If no sentence has a word of the query, this is the first, the beginning.
+    start = counts.index(max(counts)) if counts else 0
+    text = " ".join([documents[found].title, *candidates[start:]])
+    return f" {_quoted(found, _ID)} says: {_quoted(text, QUOTE)}"
 
 
 def _faults(outcome: Outcome) -> list[str]:
@@ -203,11 +225,6 @@ def _faults(outcome: Outcome) -> list[str]:
     if trace["invented_ids"]:
         lines.append(f"Ids that were named without having been shown: {trace['invented_ids']}.")
     return lines
-
-
-def _name(doc_id: str) -> str:
-    is_plain = len(doc_id) <= _ID and re.fullmatch(r"[\w:.#/@+-]+", doc_id)
-    return doc_id if is_plain else _quoted(doc_id, _ID)
 
 
 def _quoted(text: str, chars: int) -> str:

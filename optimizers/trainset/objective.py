@@ -4,17 +4,14 @@ a price on tokens.
     value = metric + TIE x tie-breaker - price x tokens / 1000
 
 The metric is a metric of the task, by its headline judgements; by default nDCG@10. A query that
-failed has the metric of an empty ranking, and pays for its tokens. Flip alone would reward a system
-that loses everything in both wordings, so the objective is the share of comparisons that are won in
-both: the mean Win of a query and its twin, less half of their Flip. An evaluation of such a query
-answers both.
+failed has the metric of an empty ranking, and pays for its tokens. Left out: Flip, which is over a
+query and its twin, and alone would reward a system that loses everything in both wordings.
 """
 
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from sextant.environments.base import Environment
 from sextant.evals.scoring.metrics import (
@@ -22,9 +19,7 @@ from sextant.evals.scoring.metrics import (
     apply_metric,
     canonicalize_metric,
     collapse_to_units,
-    comparisons_won,
     compute_metrics,
-    fraction_true,
     is_pairwise,
     judge_ranking,
 )
@@ -33,18 +28,10 @@ from sextant.tools.platform.number_format import queries
 from sextant.tools.records import Query, Usage
 
 PREFERRED = "nDCG@10"
-FLIP = "Flip"
 # The worth of a full point of the tie-breaker. dspy.Evaluate rounds a mean to four digits, so much
 # less would vanish there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
 _EPSILON = 1e-12  # values that differ by less are equal
-
-
-class QueryScore(NamedTuple):
-    """The worth of a query's ranking."""
-
-    value: float  # what is maximised
-    tokens: int  # input and output
 
 
 @dataclass(frozen=True)
@@ -60,37 +47,14 @@ class Objective:
     def __str__(self) -> str:
         ties = f" + {TIE:g} {self.tie_breaker}" if self.tie_breaker else ""
         price = f" - {self.price:g} a thousand tokens" if self.price else ""
-        return f"{'Win - Flip / 2' if self.metric == FLIP else self.metric}{ties}{price}"
+        return f"{self.metric}{ties}{price}"
 
-    def twin(self, query: Query) -> Query | None:
-        """Return the query that is answered together with `query`, if the metric is over both."""
-        twin = self.environment.twins.get(query.query_id) if self.metric == FLIP else None
-        return next((query for query in self.environment.queries if query.query_id == twin), None)
-
-    def score(
-        self,
-        query: Query,
-        ranking: Ranking,
-        usage: Usage,
-        *,
-        twin: Ranking | None = None,
-    ) -> QueryScore:
-        """Score `ranking` for `query`, and that of its `twin`. ValueError for a query of another environment."""
+    def score(self, query: Query, ranking: Ranking, usage: Usage) -> float:
+        """Return the worth of `ranking` for `query`. ValueError for a query of another environment."""
         metrics = self._compute(query, ranking)
-        value = metrics[self.metric] or 0.0
-        if twin is not None:
-            # The share of comparisons that both wordings win: Win - Flip / 2 if all documents are
-            # ranked.
-            comparisons = self.environment.comparisons
-            pairs = zip(
-                comparisons_won(comparisons.get(query.query_id, ()), ranking),
-                comparisons_won(comparisons[self.environment.twins[query.query_id]], twin),
-                strict=True,
-            )
-            value = fraction_true(list(map(all, pairs))) or 0.0
         tokens = usage.input_tokens + usage.output_tokens
-        ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
-        return QueryScore(value + ties - self.price * tokens / 1000, tokens)
+        value = (metrics[self.metric] or 0.0) + TIE * (metrics.get(self.tie_breaker) or 0.0)
+        return value - self.price * tokens / 1000
 
     def usable(self, queries: Iterable[Query]) -> list[Query]:
         """Return the queries for which the metric is defined and depends on the ranking."""
@@ -102,8 +66,6 @@ class Objective:
         return compute_metrics(query.query_id, {query.query_id: ranking}, self.environment)
 
     def _varies(self, query: Query) -> bool:
-        if self.metric == FLIP:
-            return self.twin(query) is not None
         of_nothing = self._compute(query, Ranking(()))[self.metric]
         if is_pairwise(self.metric):
             return of_nothing is not None
@@ -133,6 +95,8 @@ def make_objective(environment: Environment, metric: str = "", price: float = 0.
     )
     if name not in environment.metrics:
         raise UnknownName(f"metric of {environment.task}", name, environment.metrics)
+    if name == "Flip":
+        raise UsageError("Flip is over a query and its twin, and is not compiled by; choose Win")
     if not (math.isfinite(price) and price >= 0):
         raise UsageError(f"the price of a thousand tokens is {price}; it is a number from 0 on")
     recalls = [each for each in environment.metrics if re.fullmatch(r"R@([1-9]\d?|100)", each)]

@@ -10,15 +10,14 @@ has that query's text in it, which is no fault. Paraphrased text and ids of docu
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sextant.environments.base import Environment
 from sextant.optimizers.trainset.demonstrations import relevant_documents, texts_in
 from sextant.programs.compiled import Compiled
 from sextant.tools.corpus import indexed_text
-from sextant.tools.records import JsonMapping, Query
+from sextant.tools.records import JsonMapping, JsonObject, Query
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 # Longest run, in words, that counts as chance. Instructions of our programs share at most 6 words
@@ -28,51 +27,40 @@ from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 BOUND = 12
 SHOWN = 200  # characters of a run that a finding quotes
 
-Kind = Literal["gold document", "query"]
 Split = Literal["train", "validation", "test"]
 
 
-@dataclass(frozen=True, slots=True)
-class LeakSource:
+class LeakSource(NamedTuple):
     """A text that a compiled prompt should not hold."""
 
-    kind: Kind
+    kind: Literal["gold document", "query"]
     split: Split
     owner: str  # the id of the document or query
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """The longest run of words that a piece of a prompt has in common with a passage."""
-
-    piece: str
-    kind: Kind
-    split: Split
-    owner: str
-    length: int  # in words
-    text: str  # the run, lower-cased and without punctuation, cut to `SHOWN` characters
-
-
 def find_leaks(
     texts: Mapping[str, str], passages: Iterable[LeakSource], *, bound: int = BOUND
-) -> list[Leak]:
-    """Find passages that share more than `bound` words in a row with a piece of a prompt, the longest first."""
+) -> list[JsonObject]:
+    """Return the longest run of words that a piece of a prompt has in common with a passage, for
+    each pair that shares more than `bound` words in a row; those of test, and the longest, first.
+
+    A row has "piece", "kind", "split", "owner", "length" in words, and "text", the run, lower-cased
+    and without punctuation, cut to `SHOWN` characters.
+    """
     places = index_ngrams({piece: tokens(text) for piece, text in texts.items()}, bound + 1)
     leaks = [
-        Leak(
-            piece,
-            passage.kind,
-            passage.split,
-            passage.owner,
-            len(run),
-            " ".join(run)[:SHOWN],
-        )
+        {
+            "piece": piece,
+            **passage._asdict(),
+            "length": len(run),
+            "text": " ".join(run)[:SHOWN],
+        }
         for passage in passages
         for piece, run in longest_shared_ngrams(tokens(passage.text), places, bound + 1).items()
     ]
     return sorted(
-        leaks, key=lambda leak: (-leak.length, leak.piece, leak.split, leak.kind, leak.owner)
+        leaks, key=lambda leak: (leak["split"] != "test", -leak["length"], *map(str, leak.values()))
     )
 
 

@@ -88,8 +88,6 @@ def split_dev(
         raise UsageError(
             f"{error.source} has no dev queries (of {error.queries} in all); {remedy}"
         ) from None
-    if len(dev.queries) < 2:
-        raise _too_few(dev, 0)
     # Of the test split only the texts outlive this line.
     test = [query.text for query in load(task, data, "test", **load_options).queries]
     alike = similarities([query.text for query in dev.queries], test)
@@ -103,19 +101,23 @@ def split_dev(
         key=lambda query: hashlib.sha256(_encode(f"{seed}:{query.query_id}")).digest(),
     )
     if len(usable) < 2:
-        raise _too_few(dev, len(left_out))
-    groups = _group(usable[:limit], dev)
-    train, validation = _cut(groups, share)
-    query_ids = [[query.query_id for query in queries] for queries in (train, validation)]
-    content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, query_ids])
+        raise UsageError(
+            f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}, "
+            f"{len(left_out)} of them near repeats of a test query; compiling needs at least 2, one "
+            f"to train on and one to choose by; {_REMEDY}"
+        )
+    train, validation = _cut(_pieces(usable[:limit], dev), share)
+    query_ids = [query.query_id for query in train + validation]
+    judged = dev.judgements[dev.headline]
+    content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, len(train), query_ids])
     return Trainset(
         task=dev.task,
         train=train,
         validation=validation,
-        environments=(dev.asking(query_ids=[*query_ids[0], *query_ids[1]]),),
+        environments=(dev.asking(query_ids=query_ids),),
         left_out=left_out,
         digest=hashlib.blake2b(_encode(content), digest_size=4).hexdigest(),
-        one_need=len(groups) == 1,
+        one_need=len({frozenset(judged.relevant(query_id)) for query_id in query_ids}) == 1,
     )
 
 
@@ -163,18 +165,6 @@ def _with_names(environment: Environment) -> Environment:
         ),
         judgements={name: judged.changed(named) for name, judged in environment.judgements.items()},
         comparisons=named(environment.comparisons),
-        twins={
-            query_id: f"{environment.task} {twin}"
-            for query_id, twin in named(environment.twins).items()
-        },
-    )
-
-
-def _too_few(dev: Environment, repeats: int) -> UsageError:
-    near = f", {repeats} of them near repeats of a test query" if repeats else ""
-    return UsageError(
-        f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}{near}; "
-        f"compiling needs at least 2, one to train on and one to choose by; {_REMEDY}"
     )
 
 
@@ -183,7 +173,7 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
     pieces = [
         piece
         for environment in training.environments
-        for piece in _pieces(_group(environment.queries, environment))
+        for piece in _pieces(environment.queries, environment)
     ]
     if folds is None:
         few = len(training.validation) < fewest_moved(tests=1) and len(pieces) > 2
@@ -203,22 +193,18 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
     )
 
 
-def _group(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
+def _pieces(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
+    """Group queries that want the same documents; a piece for each query if all of them do."""
     judgements = environment.judgements[environment.headline]
-    # By their relevant documents: the ten queries of a MultiConIR record have the same, or twins.
+    # The ten queries of a MultiConIR record have the same relevant documents, or twins.
     wanting: dict[object, list[Query]] = {}
     for query in queries:
         relevant = frozenset(judgements.relevant(query.query_id)) or query.query_id
         wanting.setdefault(relevant, []).append(query)
-    return list(wanting.values())
+    return list(wanting.values()) if len(wanting) > 1 else [[query] for query in queries]
 
 
-def _pieces(groups: list[list[Query]]) -> list[list[Query]]:
-    return groups if len(groups) > 1 else [[query] for query in groups[0]]
-
-
-def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
-    pieces = _pieces(groups)
+def _cut(pieces: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
     sizes = list(itertools.accumulate(map(len, pieces)))
     # At least one piece is on each side.
     cut = min(bisect.bisect_right(sizes, round(share * sizes[-1])) or 1, len(pieces) - 1)

@@ -16,7 +16,7 @@ from sextant.optimizers.candidate_evaluator import CandidateEvaluator, Rollout
 from sextant.optimizers.setup import _quiet
 from sextant.optimizers.trainset.demonstrations import relevant_documents
 from sextant.optimizers.trainset.feedback import feedback
-from sextant.optimizers.trainset.objective import QueryScore, make_objective
+from sextant.optimizers.trainset.objective import make_objective
 from sextant.optimizers.trainset.prompt_leaks import collect_passages
 from sextant.optimizers.trainset.splits import make_folds, split_dev
 from sextant.programs.retrieve import Retrieve
@@ -57,7 +57,7 @@ def evaluated(study, values):
 def put(study, digest, query, value):
     """Give a candidate a value for a query."""
     rollout = Rollout()
-    rollout.evaluation = QueryScore(value, 10)
+    rollout.value = value
     study.rollouts[digest, query.query_id] = rollout
 
 
@@ -143,19 +143,6 @@ def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, monke
         and min(program.deadlines) >= 5000.0
     )
     assert DEADLINE.get() == math.inf, "and nothing else has"
-
-
-def test_a_candidate_that_is_evaluated_by_many_threads_is_told_once(training, program):
-    told = list[str]()
-    study = CandidateEvaluator(
-        training, make_objective(training.environment), say=told.append, workers=8
-    )
-    study.student = language_model.connect("offline", statistics=dict).lm
-    with dspy.context(lm=study.student):
-        for number in range(20):
-            study.evaluate(study.instrument(program, {"number": number}), "validation")
-    whole = [line for line in told if "validation" in line]
-    assert len(whole) == len(set(whole)) == 20
 
 
 class Breaking(Retrieve):
@@ -249,9 +236,9 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
     sizes = [list(folded.fold_of.values()).count(number) for number in range(3)]
     for number, one in enumerate(made):
         others = [n for n in range(3) if n != number for _ in range(sizes[n])]
-        assert len(study.scores(one.digest, "validation")) == len(others)
+        assert len(study.values(one.digest, "validation")) == len(others)
         assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
-    assert len(study.scores(plain, "validation")) == len(folded.train)
+    assert len(study.values(plain, "validation")) == len(folded.train)
     assert result_summary.choose_candidate(study) == made[0]
     found = result_summary.summarise(study, made[0])
     assert found["before"]["queries"] == found["after"]["queries"] == sizes[1] + sizes[2]

@@ -166,7 +166,6 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
             "no step of better_together is called 'tune'",
         ),
         ("better_together", ("-O", "strategy="), "no step of better_together is called ''"),
-        ("better_together", ("-O", "effort=huge"), "light"),
         ("objective", ("--held-out", "legal_qa"), "objective writes what one task says of itself"),
         ("tune", ("--folds", "2"), "takes no --folds"),
         ("tune", ("--range", "hops=6..1"), "low has to be below high"),
@@ -351,8 +350,6 @@ def test_candidates_of_a_compilation_in_folds_have_means_with_their_queries(comp
     assert result.code == 0, result.err
     measured = [row["validation"] for row in rows(tmp_path / "runs", "candidates.jsonl")]
     assert {row["queries"] for row in measured} == {6, 12}
-    for row in measured:
-        assert f"validation {row['mean']:.4f} over {row['queries']} queries" in result.err
 
 
 def test_demonstrations_of_an_agent_are_cut_however_long_its_history_was(compiles, tmp_path):
@@ -386,9 +383,10 @@ def test_a_budget_without_a_model_is_that_of_a_sitting(compiles):
     for _ in range(2):
         result = compiles("-P", "hops=1", "--budget-calls", "20")
         assert result.code == 8 and "budget of 20 model calls is used up" in result.err
-        assert "no gain so far, of 0 other" in result.out
+        assert "no gain, the program is kept" in result.out
+        assert "ended early by" in result.out
     result = compiles("-P", "hops=1")
-    assert result.code == 0 and "no gain, of 0 other" in result.out
+    assert result.code == 0 and "no gain, the program is kept" in result.out
 
 
 TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature

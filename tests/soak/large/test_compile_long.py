@@ -55,7 +55,11 @@ def test_a_budget_too_small_for_the_held_out_answer_shows_what_was_compiled(comp
     calls = learnt["usage"]["calls"]
     for budget in (calls, calls + 50):
         result = compiles(*TUNED, "--held-out", "--budget-calls", budget, optimizer="tune")
-        assert result.code == 8 and "candidate " in result.out and "take it up with" in result.out
+        assert (
+            result.code == 8
+            and "the best is kept" in result.out
+            and "take it up with" in result.out
+        )
         [error] = [line for line in result.err.splitlines() if line.startswith("error: ")]
         assert f"on the test split: the budget of {budget} model calls is used up" in error
         assert "the best so far is in" in error and "with a larger budget" in error

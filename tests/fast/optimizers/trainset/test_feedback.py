@@ -47,7 +47,7 @@ def answered(submission, query=QUERY, **more):
 
 
 def line_of(doc_id, text):
-    [line] = [line for line in text.splitlines() if line.startswith(f"- {doc_id}: ")]
+    [line] = [line for line in text.splitlines() if line.startswith(f'- "{doc_id}": ')]
     return line
 
 
@@ -62,7 +62,7 @@ def test_a_document_that_no_search_brought_is_told_with_the_searches_and_its_wor
     assert "Relevant documents: 1 (1 never surfaced)." in text
     assert '- hop 1, "giraffe": 1 document, 1 of them new, 0 of those relevant' in text
     assert line_of("d2", text) == (
-        '- d2: never surfaced. d2 says: "Copper in haemocyanin makes the blood of an octopus blue."'
+        '- "d2": never surfaced. "d2" says: "Copper in haemocyanin makes the blood of an octopus blue."'
     )
 
 
@@ -77,7 +77,7 @@ def test_a_document_that_came_back_and_was_shown_to_nobody_has_its_hop_and_rank(
     session.select(["d5"], among=["d5"])
     text = feedback(QUERY, ranked(session, order), judging(corpus, {"d4": 1.0}), cutoff=5)
     assert line_of("d4", text).startswith(
-        f"- d4: surfaced, shown to no model; came back at hop 2; at rank {rank}; place in the ranking 6. d4 says:"
+        f'- "d4": surfaced, shown to no model; came back at hop 2; at rank {rank}; place in the ranking 6. "d4" says:'
     )
 
 
@@ -91,7 +91,7 @@ def test_a_document_that_was_shown_in_part_and_passed_over_is_told_so(toolbox, c
     text = feedback(QUERY, ranked(session, kept), judging(corpus, {"d2": 1.0}))
     rank, length = found.index("d2") + 1, len(corpus["d2"].text)
     assert line_of("d2", text).startswith(
-        f"- d2: shown in part, not selected; came back at hop 1; at rank {rank}; characters shown to "
+        f'- "d2": shown in part, not selected; came back at hop 1; at rank {rank}; characters shown to '
         f"a model 20; of {length}; shown at hop 2; decision drop; decided at hop 2."
     )
 
@@ -108,9 +108,9 @@ def test_a_document_that_was_kept_and_ranked_low_is_told_with_what_stands_above_
     line, length = line_of("d2", text), len(corpus["d2"].text)
     assert "decision select; decided at hop 1; place in the ranking 4." in line
     assert f"characters shown to a model {length}; of {length};" in line
-    assert '- place 1: d5. d5 says: "A giraffe has one heart of eleven kilograms."' in text
+    assert '- place 1: "d5". "d5" says: "A giraffe has one heart of eleven kilograms."' in text
     assert "place 2" not in text, "d3 is not judged"
-    assert "- d1:" not in text, "what is found is only counted"
+    assert '- "d1":' not in text, "what is found is only counted"
 
 
 def test_under_max_p_a_document_has_the_fate_of_its_best_passage():
@@ -142,7 +142,7 @@ def test_under_max_p_a_document_has_the_fate_of_its_best_passage():
     text = feedback(QUERY, outcome, environment, cutoff=2)
     assert "3 (1 never surfaced; 1 surfaced, shown to no model; 1 found in the first 2)" in text
     assert "place in the ranking 3" in line_of("D1", text), "D2's two passages are one place"
-    assert line_of("D3", text).endswith('D3:0 says: "Salt is white."'), (
+    assert line_of("D3", text).endswith('"D3:0" says: "Salt is white."'), (
         "its passage is known from the other judgements"
     )
     text = feedback(QUERY, outcome | {"ranking": ["D4:0", "D2:0"]}, environment, cutoff=1)
@@ -194,8 +194,8 @@ def test_comparisons_that_were_lost_are_told_by_what_differs():
     text = feedback(query, tied, environment)
     assert "Comparisons lost; a tie is a loss: 1," in text
     assert (
-        "- P has to be scored strictly higher than H. "
-        'P says: "It is set at sea." H says: "It is set in a mine."'
+        '- "P" has to be scored strictly higher than "H". '
+        '"P" says: "It is set at sea." "H" says: "It is set in a mine."'
     ) in text
     won = feedback(query, tied | {"scores": [1.0, 0.5]}, environment)
     assert "Comparisons lost; a tie is a loss: 0," in won

@@ -28,8 +28,14 @@ def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_who
         passage("Something else.", owner="D2"),
     ]
     (found,) = find_leaks(prompt, passages)
-    assert (found.piece, found.owner, found.length) == ("reader.next_search demo 2", "D1", 21)
-    assert (found.split, found.kind, found.text) == ("train", "gold document", SECRET)
+    assert found == {
+        "piece": "reader.next_search demo 2",
+        "kind": "gold document",
+        "split": "train",
+        "owner": "D1",
+        "text": SECRET,
+        "length": 21,
+    }
 
 
 def own(training):
@@ -66,10 +72,13 @@ def test_lengths_are_those_of_the_longest_common_run_of_all_pairs(texts, texts_o
         if (longest := longest_common_run(text.split(), other.split())) > bound
     }
     found = find_leaks(texts, passages, bound=bound)
-    assert {(leak.piece, leak.owner): leak.length for leak in found} == expected
+    assert {(leak["piece"], leak["owner"]): leak["length"] for leak in found} == expected
     for leak in found:
-        assert len(leak.text.split()) == leak.length
-        assert leak.text in texts[leak.piece] and leak.text in texts_of[int(leak.owner[1:])]
+        assert len(leak["text"].split()) == leak["length"]
+        assert (
+            leak["text"] in texts[leak["piece"]]
+            and leak["text"] in texts_of[int(leak["owner"][1:])]
+        )
 
 
 def longest_common_run(one, other):
@@ -106,12 +115,12 @@ def test_a_demo_of_train_is_told_from_text_of_test():
         "instructions": f"Look for this: {test.queries[0].text}",
     }
     found = find_leaks(texts, [*own(training), *of_test("congress")])
-    assert {(leak.piece, leak.kind, leak.split, leak.owner) for leak in found} == {
+    assert {(leak["piece"], leak["kind"], leak["split"], leak["owner"]) for leak in found} == {
         ("demo 1", "query", "train", training.train[0].query_id),
         ("instructions", "query", "test", test.queries[0].query_id),
     }
     longest = max(len(tokens(text)) for text in (training.train[0].text, test.queries[0].text))
-    assert found[-1].length <= found[0].length == longest
+    assert found[0]["split"] == "test" and max(leak["length"] for leak in found) == longest
 
 
 def test_the_instructions_of_the_programs_quote_no_miniature():

@@ -102,7 +102,10 @@ def ask_in_groups(folder, needs):
             {f"Q{n}": f"Thing {n}" for n in range(2)},
             r"has no dev queries \(of 2 in all\); use another task",
         ),
-        ({f"Q{n}": f"Thing {n}" for n in range(5)}, r"has 1 dev query; compiling needs at least 2"),
+        (
+            {f"Q{n}": f"Thing {n}" for n in range(5)},
+            r"has 1 dev query, .* needs at least 2",
+        ),
         (
             {f"Q{n}": "A ferry in the fog." for n in range(10)},
             r"has 2 dev queries, 2 of them near repeats of a test query",
