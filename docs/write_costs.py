@@ -1,4 +1,4 @@
-"""Writes evals/papers/costs.tsv: `python docs/write_costs.py`.
+"""Writes evals/papers/costs.json: `python docs/write_costs.py`.
 
 What each model of the papers' tables costs for all that the rows of a table, or of all tables, have
 it read: dollars of an API at its list price, or hours of an H100. For the order in which things are
@@ -6,12 +6,11 @@ bought, and right within a factor of about three. Sizes of data are the papers' 
 evals/papers/*.toml); `sextant reproduce TABLE --dry-run` prices a table by the data itself.
 """
 
-import csv
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from math import inf
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant import environments
@@ -116,21 +115,29 @@ def read_statistics(task: str) -> Mapping[str, Any]:
     return {cell.metric: cell.published for cell in cells if cell.task == task and not cell.system}
 
 
-def list_costs() -> Iterator[tuple[str, str, str, str]]:
-    """Yield (table, model, dollars, hours); "" is for all tables together."""
+def list_costs() -> dict[str, dict[str, list[float]]]:
+    """Return table -> model -> dollars, and hours if it is run here; "" is for all tables together."""
+    costs: dict[str, dict[str, list[float]]] = {}
     every = list(sections().values())
     for name, tables in [("", every), *((table.name, [table]) for table in every)]:
+        costs[name] = {}
         for need, readings in list_readings(tables).items():
             if cost := estimate_dollars(need, readings):
-                usd, hours = cost
-                yield name, need, f"{usd:.3g}", "" if hours is None else f"{hours:.3g}"
+                rounded = [float(f"{part:.3g}") for part in cost if part is not None]
+                costs[name][need] = rounded
+    return costs
 
 
 def main() -> None:
-    """Write the file."""
-    with Path(COSTS).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerows([("table", "model", "usd", "gpu_hours"), *list_costs()])
+    """Write the file, a line for each model of a table."""
+    tables = []
+    for name, by_need in list_costs().items():
+        lines = [f"    {json.dumps(need)}: {json.dumps(cost)}" for need, cost in by_need.items()]
+        body = ",\n".join(lines)
+        tables.append(
+            f"  {json.dumps(name)}: {{\n{body}\n  }}" if lines else f"  {json.dumps(name)}: {{}}"
+        )
+    COSTS.write_text("{\n" + ",\n".join(tables) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 makes them for whoever has it: `sextant reproduce --missing`.
 
 Weights and keys are looked for; what a paper or its release lacks is said by the TOML files, what a
-model costs by costs.tsv, which docs/write_costs.py writes.
+model costs by costs.json, which docs/write_costs.py writes.
 """
 
-import csv
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ from sextant.tools.platform.result_table import CommandLine, TerminalBlock
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.neural import model_table
 
-COSTS = Path(__file__).with_name("costs.tsv")
+COSTS = Path(__file__).with_name("costs.json")
 # Rent of an H100 for an hour.
 GPU_DOLLARS = 3.0
 _NO_FILES = ReproductionSettings(data=None, limit=None, lm="", retriever="", runs=Path())
@@ -49,14 +49,10 @@ class MissingRow:
 
 
 @cache
-def _read_costs() -> dict[tuple[str, str], list[float | None]]:
-    """Return (table, model) -> dollars and hours; the table "" is for all together."""
-    with COSTS.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file, delimiter="\t"))[1:]
-    return {
-        (table, need): [float(cost) if cost else None for cost in costs]
-        for table, need, *costs in rows
-    }
+def _read_costs() -> dict[str, dict[str, list[float]]]:
+    """Return table -> model -> dollars, and hours if it is run here; "" is for all tables together."""
+    costs: dict[str, dict[str, list[float]]] = json.loads(COSTS.read_text(encoding="utf-8"))
+    return costs
 
 
 def list_needs(system: JsonMapping) -> list[str]:
@@ -98,7 +94,7 @@ def list_missing(name: str = "") -> list[MissingRow]:
     found = dict[str, MissingRow]()
     for table in [find(name)] if name else sections().values():
         for row, missing, command, need in _list_lacks(table):
-            costs = _read_costs().get((name, need.partition("(")[0]), ())
+            costs = _read_costs()[name].get(need.partition("(")[0], ())
             entry = found.setdefault(missing, MissingRow(missing, command, *costs))
             for names, named in ((entry.rows, row), (entry.tables, table.name)):
                 if named not in names:

@@ -96,7 +96,6 @@ def _make(table: ReproducedTable) -> CommandResult:
         blocks += [laid_out, *laid_out.notes, count]
         blocks.append(f"written: {folder} (index.html, report.md, tables/)")
     failed = table.count_failed()
-    lines = [line for cell in cells for line in cell.deviations.split(" / ") if line]
     result: JsonObject = {
         "name": name,
         "title": title,
@@ -104,7 +103,7 @@ def _make(table: ReproducedTable) -> CommandResult:
         "cells": [cell.json() for cell in cells],
         "files": list(map(str, files)),
         "failed": failed,
-        "deviations": list(dict.fromkeys(lines)),
+        "deviations": list(dict.fromkeys(line for cell in cells for line in cell.deviations)),
     }
     return CommandResult(result, blocks, explain(table.problems, len(cells)), failed)
 
@@ -114,7 +113,7 @@ def make_table(name: str, title: str, cells: Sequence[TableCell]) -> ResultTable
     numbers = dict[str, int]()
     rows = []
     for cell in cells:
-        texts = filter(None, (cell.remark, cell.note, cell.deviations))
+        texts = filter(None, (cell.remark, cell.note, " / ".join(cell.deviations)))
         remarks = [f"({numbers.setdefault(text, len(numbers) + 1)})" for text in texts]
         values = [
             _number(cell.published),

@@ -61,8 +61,8 @@ DECLINE = "Decline"
 class MeasuredValue(NamedTuple):
     """A value of ours."""
 
-    value: Value
-    # What stands in for a part of the paper's system.
+    ours: Value
+    # What stands in for a part of the paper's system, or why there is no value.
     remark: str = ""
     # How its runs differ from the paper's, a line for each program.
     deviations: tuple[str, ...] = ()
@@ -72,13 +72,12 @@ class MeasuredValue(NamedTuple):
 class TableCell(PaperCell):
     """A cell of a table: the paper's value and ours, if there are any."""
 
+    # As in MeasuredValue.
     ours: Value = None
-    # What stands in for a part of the paper's system, or why there is no value of ours.
     remark: str = ""
+    deviations: tuple[str, ...] = ()
     # "*" for the best of ours in a column, "=" for a value that does not differ from it.
     mark: str = ""
-    # How its runs differ from the paper's, lines joined by " / ".
-    deviations: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -87,7 +86,8 @@ class TableCell(PaperCell):
 
     def json(self) -> JsonObject:
         """Return it as plain data."""
-        return asdict(self) | {"difference": self.difference}
+        lines = " / ".join(self.deviations)
+        return asdict(self) | {"deviations": lines, "difference": self.difference}
 
 
 class ReproducedTable:
@@ -166,21 +166,12 @@ class ReproducedTable:
                 if not isinstance(problem, NotApplicable):
                     place = f"{cell.system or cell.metric} on {cell.task}"
                     self.problems.append(problem.saying(f"{place}: {problem}"))
-            about = asdict(cell)
+            about = asdict(cell) | measured._asdict()
             if environments.is_place(cell.task):
                 # own/NAME
                 about["task"] = self.load(cell.task, cell.split).task
             mark = marks.get((cell.task, cell.metric, cell.system), "")
-            lines = " / ".join(measured.deviations)
-            made.append(
-                TableCell(
-                    **about,
-                    ours=measured.value,
-                    remark=measured.remark,
-                    mark=mark,
-                    deviations=lines,
-                )
-            )
+            made.append(TableCell(**about, mark=mark))
         return made
 
     def _mark(self) -> dict[tuple[str, str, str], str]:
@@ -235,7 +226,7 @@ class ReproducedTable:
         if not cell.system:
             return MeasuredValue(self._describe(cell))
         measured = [self._measure(cell, task) for task in list_tasks(cell.task)]
-        values = [made.value for made in measured if isinstance(made.value, int | float)]
+        values = [made.ours for made in measured if isinstance(made.ours, int | float)]
         if len(values) < len(measured):
             raise NotApplicable("undefined for these queries")
         lines = dict.fromkeys(line for made in measured for line in made.deviations)

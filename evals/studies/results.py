@@ -268,27 +268,24 @@ def draw_means(results: StudyResults) -> Any:
     return draw_panels([make_panel(table, table.of_kind("ours"))])
 
 
-def _list_seconds(results: StudyResults) -> str:
-    """Return the seconds of each run as CSV."""
-    rows: list[list[object]] = [["row", "task", "run", "queries", "seconds"]]
-    for (row, task), repeats in results.runs.items():
-        for run in repeats:
-            rows.append([row, task, run.path.name, len(run.query_ids), run.seconds])
-    return to_csv(rows)
-
-
-def _list_query_values(results: StudyResults) -> str:
-    """Return each query of each run as CSV, with its value of each metric; none where the run has
-    none.
+def _write_runs(results: StudyResults) -> dict[str, str]:
+    """Return CSV files by their names: the seconds of each run, and each query's value of each
+    metric in it; none where the run has none.
     """
     metrics = list(dict.fromkeys(metric for run in results.all_runs for metric in run.columns))
-    rows: list[list[object]] = [["row", "task", "run", "query_id", *metrics, "error"]]
+    seconds: list[list[object]] = [["row", "task", "run", "queries", "seconds"]]
+    queries: list[list[object]] = [["row", "task", "run", "query_id", *metrics, "error"]]
     for (row, task), repeats in results.runs.items():
         for run in repeats:
+            about = [row, task, run.path.name]
+            seconds.append([*about, len(run.query_ids), run.seconds])
             for query_id in run.query_ids:
                 values = [run.columns.get(metric, {}).get(query_id) for metric in metrics]
-                rows.append([row, task, run.path.name, query_id, *values, run.errors.get(query_id)])
-    return to_csv(rows)
+                queries.append([*about, query_id, *values, run.errors.get(query_id)])
+    return {
+        "tables/study-seconds.csv": to_csv(seconds),
+        "tables/study-queries.csv": to_csv(queries),
+    }
 
 
 def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
@@ -309,10 +306,7 @@ def write(results: StudyResults, figures: SystemTable, runs: Path) -> Path:
     report.summary = f"{study.question} {report.summary.partition(' Made by')[0]}".strip()
     missing = list_missing(results.cells)
     report.warnings[:0] = [table.title for table in missing]
-    contents: dict[str, str | bytes] = {
-        "tables/study-seconds.csv": _list_seconds(results),
-        "tables/study-queries.csv": _list_query_values(results),
-    }
+    contents: dict[str, str | bytes] = {**_write_runs(results)}
     panel = make_panel(figures, figures.of_kind("ours"))
     title = f"{study.name}: {panel.y}"
     contents |= draw_for_paper("study-means", title, panel)

@@ -104,24 +104,18 @@ class CellResult(NamedTuple):
 
 
 def explain_cells(results: Sequence[CellResult]) -> SextantError | None:
-    """Return the error on cells that are unfinished, or else on a row that fits no task."""
-    unfinished = []
-    fitting = set()
-    for result in results:
-        if result.state != "does not apply":
-            fitting.add(result.cell.row)
-            if result.problem:
-                place = f"{result.cell.row} on {result.cell.task}"
-                unfinished.append(result.problem.saying(f"{place}: {result.problem}"))
-    for result in results:
-        if not unfinished and result.cell.row not in fitting:
-            return UsageError(f"no task fits row {result.cell.row!r}: {result.problem}")
-    return explain(unfinished, len(results))
+    """Return the error on cells that are unfinished, and on rows that fit no task."""
+    fitting = {result.cell.row for result in results if result.state != "does not apply"}
+    problems = []
+    for (row, task, *_), _, problem, _ in results:
+        if problem and not (isinstance(problem, NotApplicable) and row in fitting):
+            problems.append(problem.saying(f"{row} on {task}: {problem}"))
+    return explain(problems, len(results))
 
 
 def explain(problems: Sequence[SextantError], cells: int) -> SextantError | None:
-    """Return the error that ends the command, for the problems of cells that could be made and are
-    not yet; None without any.
+    """Return the error that ends the command, for the problems of unfinished cells; None without
+    any.
 
     Its exit code is that of a budget, else of a run that broke off, of a refusal, of missing data.
     """
@@ -130,10 +124,8 @@ def explain(problems: Sequence[SextantError], cells: int) -> SextantError | None
     gravest = max(
         problems, key=lambda problem: [isinstance(problem, error) for error in GRAVEST_FIRST]
     )
-    unfinished = (
-        f"{plural(len(problems), 'cell')} of {cells} unfinished, and the same command goes on"
-    )
-    return gravest.saying(f"{unfinished} with them: {gravest}")
+    count = f"{plural(len(problems), 'cell')} of {cells} unfinished"
+    return gravest.saying(f"{count}; the same command tries them again: {gravest}")
 
 
 class SharedRunState:

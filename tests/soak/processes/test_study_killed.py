@@ -158,7 +158,7 @@ def test_a_model_whose_provider_is_out_is_found_out_before_all_its_cells_are_tri
     said, complained = process.communicate()
     assert (
         process.returncode == 7
-        and "4 cells of 8 unfinished, and the same command goes on" in complained
+        and "4 cells of 8 unfinished; the same command tries them again" in complained
     ), complained
     assert "the model's provider failed" in complained and "report: " in said
     sent = Counter(body["model"] for body in server.requests)

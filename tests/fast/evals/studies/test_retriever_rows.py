@@ -75,10 +75,10 @@ def test_the_line_of_a_row_is_the_systems_and_that_of_a_stand_in_is_which_it_sta
     found = {}
     for cell in ReproducedTable(sections()["obliq/table4"], conditions).cells():
         found[cell.system] = cell.remark, cell.deviations
-    remark, line = found["BM25"]
+    remark, [line] = found["BM25"]
     assert remark == "" and line.startswith("BM25 differs from the paper's: the task's script")
-    assert found["LateOn 0.1B"] == ("rank_bm25 for late:lightonai/LateOn", "")
-    assert found["Gemini-2-Embedding"] == ("rank_bm25 for api:gemini/gemini-embedding-2", "")
+    assert found["LateOn 0.1B"] == ("rank_bm25 for late:lightonai/LateOn", ())
+    assert found["Gemini-2-Embedding"] == ("rank_bm25 for api:gemini/gemini-embedding-2", ())
 
 
 def test_what_a_row_says_of_a_retriever_is_in_the_docs():
