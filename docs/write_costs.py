@@ -57,7 +57,7 @@ def list_readings(tables: Iterable[PaperTable]) -> dict[str, set[Reading]]:
     readings: dict[str, set[Reading]] = {}
     for table in tables:
         for cell in table.cells:
-            for system in table.runs_of(cell) if cell.system and not cell.lacks else ():
+            for system in table.runs_of(cell) if not cell.lacks else ():
                 of_model = (
                     system.get("program", ""),
                     f"{system.get('instruction')} {system.get('pool')}",

@@ -83,17 +83,16 @@ def run(
             {"study": study.name, **ahead}, run_cells.lay_out_ahead(ahead), problem
         )
     cell_results = run_cells.run_cells(cells, study.metric, quiet=quiet)
-    with announced("testing the differences"):
-        gathered = results.gather(study, cell_results)
     page = None
     blocks: list[Any] = []
-    if gathered.runs:
-        figures = results.lay_out(gathered)
-        with announced("writing the report"):
+    with announced("writing the report"):
+        gathered = results.gather(study, cell_results)
+        if gathered.runs:
+            figures = results.lay_out(gathered)
             page = results.write(gathered, figures, runs)
-        for table in (figures.to_table(), *results.lay_out_tests(gathered)):
-            blocks += [table, *table.notes, ""]
-        blocks.append(results.lay_out_costs(gathered))
+            for table in (figures.to_table(), *results.lay_out_tests(gathered)):
+                blocks += [table, *table.notes, ""]
+            blocks.append(results.lay_out_costs(gathered))
     blocks += [
         *results.list_missing(cell_results),
         *gathered.notes,

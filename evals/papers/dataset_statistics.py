@@ -135,35 +135,21 @@ STATISTICS: Mapping[str, Callable[[Environment], Value]] = {
 }
 
 
-def compute_statistics(environment: Environment, names: Iterable[str]) -> dict[str, Value]:
-    """Return the statistics with these names: of STATISTICS, or relevant(JUDGEMENTS), or
-    relevant(JUDGEMENTS,binary).
+def compute_statistic(environment: Environment, name: str) -> Value:
+    """Return a statistic: of STATISTICS, or relevant(JUDGEMENTS), or relevant(JUDGEMENTS,binary).
 
     JUDGEMENTS is a name of the task's judgements ("gold"); the value is the mean number of
     relevant documents. `binary` takes the labels that are released for recall; None if
     there are none.
     """
-    statistics = dict[str, Value]()
-    for name in names:
-        if name in STATISTICS:
-            statistics[name] = STATISTICS[name](environment)
-            continue
-        judged_by, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
-        judgements = environment.judgements.get(judged_by)
-        qrels = judgements and (judgements.binary if binary else judgements.qrels)
-        statistics[name] = None
-        if judgements and qrels:
-            counts = [
-                sum(
-                    map(
-                        judgements.is_relevant,
-                        row.values(),
-                    )
-                )
-                for row in qrels.values()
-            ]
-            statistics[name] = fmean(counts)
-    return statistics
+    if name in STATISTICS:
+        return STATISTICS[name](environment)
+    judged_by, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
+    judgements = environment.judgements.get(judged_by)
+    qrels = judgements and (judgements.binary if binary else judgements.qrels)
+    if not judgements or not qrels:
+        return None
+    return fmean(sum(map(judgements.is_relevant, row.values())) for row in qrels.values())
 
 
 def hard_negatives(environment: Environment, query: Query) -> set[str]:

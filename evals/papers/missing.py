@@ -13,7 +13,7 @@ from functools import cache
 from math import inf
 from pathlib import Path
 
-from sextant.evals.papers.sections import NEVER, PaperCell, PaperTable, find, sections
+from sextant.evals.papers.sections import NEVER, PaperTable, find, sections
 from sextant.evals.papers.settings import ReproductionSettings
 from sextant.evals.running.candidate_pools import read as read_pool
 from sextant.tools import retrievers
@@ -115,7 +115,7 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, str, str, str]]:
         if measured := _NO_FILES.explain_missing_file(cell.task, cell.metric):
             how, _, option = measured.rpartition(" with ")
             yield cell.task, how, f"{make} {option}", ""
-        for system in _list_systems(table, cell):
+        for system in table.runs_of(cell):
             name = system["name"]
             if "lacks" not in system:
                 for need in list_needs(system):
@@ -127,10 +127,6 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, str, str, str]]:
                 yield name, f"{system['lacks']} ({model})", f"{make} --lm {served}", served
             else:
                 yield name, system["lacks"], system.get("make", NEVER), ""
-
-
-def _list_systems(table: PaperTable, cell: PaperCell) -> list[JsonMapping]:
-    return table.runs_of(cell) if cell.system else []
 
 
 def _explain_need(need: str) -> tuple[str, str]:

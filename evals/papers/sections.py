@@ -52,19 +52,22 @@ class PaperTable:
     cells: tuple[PaperCell, ...] = ()
 
     def runs_of(self, cell: PaperCell) -> list[JsonMapping]:
-        """Return the systems whose runs a cell takes: one, or those whose mean it is of."""
+        """Return the systems whose runs a cell takes: one, or those whose mean it is of; none for a
+        statistic.
+        """
+        if not cell.system:
+            return []
         system = self.system(cell)
         names = system.get("mean_of", ())
         return [self.system(replace(cell, system=name)) for name in names] or [system]
 
     def system(self, cell: PaperCell) -> JsonMapping:
-        """Return the system that makes a cell; UnknownName if there is none."""
+        """Return the system that makes a cell. LookupError if the files name none."""
         for system in self.systems:
             is_named = cell.system in (system["name"], *system.get("also", ()))
             if is_named and cell.task in system.get("tasks", [cell.task]):
                 return system
-        names = {system["name"] for system in self.systems}
-        raise UnknownName(f"system of {self.name}", cell.system, names)
+        raise LookupError(f"{self.name} has a row of no system: {cell.system}")
 
 
 @cache

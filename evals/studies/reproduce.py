@@ -34,7 +34,6 @@ from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
 
 HEADS = ("task", "system", "metric", "published", "ours", "difference", "remarks")
-MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
 
 def reproduce_table(
@@ -74,8 +73,6 @@ def _make(table: ReproducedTable) -> CommandResult:
     about = table.section.about
     title = about["title"]
     notes = [*table.warnings(), *about.get("notes", [])]
-    if "marked" in about:
-        notes.append(MARKS)
     if "lacks" in about:
         notes.append(f"it cannot be made: {about['lacks']}")
     cells = table.cells()
@@ -117,7 +114,7 @@ def make_table(name: str, title: str, cells: Sequence[TableCell]) -> ResultTable
         remarks = [f"({numbers.setdefault(text, len(numbers) + 1)})" for text in texts]
         values = [
             _number(cell.published),
-            _number(cell.ours, mark=cell.mark),
+            _number(cell.ours),
             _number(cell.difference, sign="+"),
         ]
         metric = f"{cell.metric} [{cell.judgements}]" if cell.judgements else cell.metric
@@ -135,7 +132,7 @@ def make_table(name: str, title: str, cells: Sequence[TableCell]) -> ResultTable
     )
 
 
-def _number(value: Value, sign: str = "", mark: str = "") -> Cell:
+def _number(value: Value, sign: str = "") -> Cell:
     if not isinstance(value, int | float):
         return Cell(value or "-", value)
     # "z" writes a difference that is rounded to nothing as +0.000.
@@ -145,7 +142,7 @@ def _number(value: Value, sign: str = "", mark: str = "") -> Cell:
     elif not sign and 0 < abs(value) < ROUNDING:
         # For example p of a regression.
         form = "{:.1e}"
-    return Cell(f"{form} {mark}".rstrip(), value, figures=[value])
+    return Cell(form, value, figures=[value])
 
 
 def count_made(notes: Sequence[str], cells: Sequence[TableCell]) -> str:

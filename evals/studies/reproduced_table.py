@@ -4,7 +4,6 @@ A run that cannot be made gives its reason to its cells, and the others are made
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ from sextant.environments.base import Environment
 from sextant.evals.formats.import_run import UNKNOWN, slugify
 from sextant.evals.papers.dataset_statistics import (
     Value,
-    compute_statistics,
+    compute_statistic,
     reciprocal_ranks,
     word_shares,
 )
@@ -37,7 +36,6 @@ from sextant.evals.scoring.random_and_ideal import bound
 from sextant.evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from sextant.evals.scoring.text_similarity import weighted_jaccard
 from sextant.evals.studies.run_cells import CellResult, run_cells
-from sextant.evals.studies.significance import find_best
 from sextant.evals.studies.study_file import StudyCell, list_tasks
 from sextant.programs import FLOOR
 from sextant.tools.errors import DataError, NotApplicable, SextantError
@@ -76,8 +74,6 @@ class TableCell(PaperCell):
     ours: Value = None
     remark: str = ""
     deviations: tuple[str, ...] = ()
-    # "*" for the best of ours in a column, "=" for a value that does not differ from it.
-    mark: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -155,7 +151,6 @@ class ReproducedTable:
 
     def cells(self) -> list[TableCell]:
         """Return every cell: the paper's value, ours, and a remark, if any."""
-        marks = self._mark() if self.section.about.get("marked") else {}
         made = []
         for cell in self.section.cells:
             try:
@@ -170,30 +165,8 @@ class ReproducedTable:
             if environments.is_place(cell.task):
                 # own/NAME
                 about["task"] = self.load(cell.task, cell.split).task
-            mark = marks.get((cell.task, cell.metric, cell.system), "")
-            made.append(TableCell(**about, mark=mark))
+            made.append(TableCell(**about))
         return made
-
-    def _mark(self) -> dict[tuple[str, str, str], str]:
-        """Return "*" for the best of ours in each column, "=" for those that do not differ
-        from it (p > .05).
-        """
-        columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-        for cell in self.section.cells:
-            # `cells` reports what cannot be made.
-            with suppress(SextantError):
-                values = self._find(cell, cell.task)[0].columns[cell.metric].items()
-                columns.setdefault((cell.task, cell.metric), {})[cell.system] = {
-                    query_id: value for query_id, value in values if value is not None
-                }
-        marks = {}
-        for (task, metric), column in columns.items():
-            best, tests = find_best({task: column}, {task: metric})
-            marks[task, metric, best] = "*"
-            for system, test in tests.items():
-                if not test.significant:
-                    marks[task, metric, system] = "="
-        return marks
 
     def warnings(self) -> list[str]:
         """Return the reasons why the table is not comparable with the paper's.
@@ -245,7 +218,7 @@ class ReproducedTable:
         if statistic == "jaccard":
             other = self.load(other_task, cell.split)
             return weighted_jaccard(word_shares(environment), word_shares(other))
-        return compute_statistics(environment, [cell.metric])[cell.metric]
+        return compute_statistic(environment, cell.metric)
 
     def _measure(self, cell: PaperCell, task: str) -> MeasuredValue:
         """Return a cell's value on a task, None if it is undefined."""

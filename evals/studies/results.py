@@ -46,7 +46,7 @@ FILES = (
     "PDF and SVG as wide as columns and pages of ACL's and ACM's papers (plots/), the value of "
     "each query (tables/study-queries.csv), and the seconds (tables/study-seconds.csv)"
 )
-# Stands next to a mean that cannot be told from the best of its column.
+# Stands next to a mean that cannot be told from the baseline's.
 NOT_DIFFERENT = "†"
 
 
@@ -153,36 +153,41 @@ def lay_out(results: StudyResults) -> SystemTable:
     all of them.
     """
     metrics = results.metrics
-    families = significance.group_by_family(metrics, metrics)
-    columns = [
-        ResultColumn((task,), metric, "", f"{short_task_name(task)} {metric}")
-        for task, metric in metrics.items()
-    ]
-    for family, tasks in families.items():
-        if len(tasks) > 1:
-            names = dict.fromkeys(metrics[task] for task in tasks)
-            columns.append(ResultColumn(tasks, ", ".join(names), "", f"mean {family}"))
+    families = significance.group_by_family(metrics, metrics).values()
+    columns = []
+    for tasks in [*((task,) for task in metrics), *(tasks for tasks in families if len(tasks) > 1)]:
+        names = ", ".join(dict.fromkeys(metrics[task] for task in tasks))
+        label = f"{'mean' if len(tasks) > 1 else short_task_name(tasks[0])} {names}"
+        is_tested = results.untested.keys().isdisjoint(tasks)
+        columns.append(ResultColumn(tasks, names, "", label, ranked=is_tested))
     rows = [
         ResultRow("ours", row, [_mean_cell(results, row, column.tasks) for column in columns])
         for row in results.by_row
     ]
     rows = order_by_score(rows, columns)
-    for index, column in enumerate(columns):
-        if results.untested.keys().isdisjoint(column.tasks):
-            _mark_column(results, column.tasks, {row.label: row.cells[index] for row in rows})
+    tests = {(test.row, test.tasks): test for test in results.tests}
+    for row in rows:
+        for column, cell in zip(columns, row.cells, strict=True):
+            test = tests.get((row.label, column.tasks))
+            if cell and test and not test.significant:
+                cell.mark = NOT_DIFFERENT
     # Floors and ceilings of a task are those of its first cell that searches the same.
-    bounds: dict[str, dict[str, float | None]] = {}
+    bounds: dict[str, dict[str, float]] = {}
     for result in results.cells:
         for name, value in result.bounds.items():
             bounds.setdefault(name, {}).setdefault(result.cell.task, value)
     for name, by_task in bounds.items():
-        cells = [_bound_cell([by_task.get(task) for task in column.tasks]) for column in columns]
+        cells: list[ResultCell | None] = []
+        for column in columns:
+            values = [by_task[task] for task in column.tasks if task in by_task]
+            is_known = len(values) == len(column.tasks)
+            cells.append(ResultCell(fmean(values), "{:.4f}", "computed") if is_known else None)
         if any(cells):
             rows.append(ResultRow("computed", name, cells, ranked=False))
     notes = [
         "in brackets the 95 % interval",
-        f"bold is the best of a column; {NOT_DIFFERENT} cannot be told from it by paired "
-        "permutation tests, corrected by Holm",
+        f"bold is the best of a column; {NOT_DIFFERENT} cannot be told from {results.baseline} by "
+        "paired permutation tests, corrected by Holm",
         *(NOTES[name] for name in dict.fromkeys(metrics.values()) if name in NOTES),
     ]
     if any(map(is_weighted, metrics.values())):
@@ -190,28 +195,9 @@ def lay_out(results: StudyResults) -> SystemTable:
             "Triplets: the share of pairs of documents that are in the right order; each query "
             "counts once here, and as often as it has pairs in a run's own table"
         )
-    return SystemTable("study", results.study.name, columns, rows, notes)
-
-
-def _mark_column(
-    results: StudyResults, tasks: Sequence[str], cells: Mapping[str, ResultCell | None]
-) -> None:
-    """Mark the best cell of a column, and those that cannot be told from it."""
-    values = {task: results.values[task] for task in tasks}
-    best, tests = significance.find_best(values, results.metrics)
-    for row, cell in cells.items():
-        if cell and row == best:
-            cell.best = True
-        elif cell and row in tests and not tests[row].significant:
-            cell.mark = NOT_DIFFERENT
-            cell.note = f"cannot be told from {best} (p {tests[row].result.p_holm:.3f})"
-
-
-def _bound_cell(bounds: Sequence[float | None]) -> ResultCell | None:
-    known = [bound for bound in bounds if bound is not None]
-    if len(known) < len(bounds):
-        return None
-    return ResultCell(fmean(known), "{:.4f}", "computed, not run")
+    table = SystemTable("study", results.study.name, columns, rows, notes)
+    table.mark_best()
+    return table
 
 
 def _mean_cell(results: StudyResults, row: str, tasks: Sequence[str]) -> ResultCell | None:

@@ -73,6 +73,10 @@ FIGURES = {
 }
 
 
+# Floor and ceiling, by name, as far as they are known.
+Bounds = Mapping[str, float]
+
+
 class CellResult(NamedTuple):
     """The result of a cell."""
 
@@ -82,7 +86,7 @@ class CellResult(NamedTuple):
     # The reason why it is not finished; NotApplicable if the row cannot be run on the task.
     problem: SextantError | None = None
     # Floor and ceiling of the data that it searches, by name.
-    bounds: Mapping[str, float | None] = {}
+    bounds: Mapping[str, float] = {}
 
     @property
     def state(self) -> str:
@@ -134,7 +138,7 @@ class SharedRunState:
     def __init__(self, cells: Sequence[StudyCell], metric: str = "") -> None:
         # The metric of the bounds; "" for each task's own.
         self._metric = metric
-        self._bounds = dict[str, dict[str, float | None]]()
+        self._bounds = dict[str, Bounds]()
         self.budget = make_resources(cells[0].request).budget
         self._limiters = dict[str, ConcurrencyLimiter]()
         self._loaded: tuple[str, Environment] | None = None
@@ -173,16 +177,18 @@ class SharedRunState:
         A run over pools is found when its retrievers are open.
         """
         request = opened.resolved.request
-        path = find_existing_run(opened)
-        if path is None or opened.resolved.pool or request.again:
-            return None
-        headline = opened.environment.headline
-        relevant_from = opened.environment.judgements[headline].relevant_from
+        path = None if opened.resolved.pool or request.again else find_existing_run(opened)
+        environment = opened.environment
+        relevant_from = environment.judgements[environment.headline].relevant_from
         with suppress(SextantError):
-            run = read_scored_run(path, load_data=False)
-            judged = run.scores["judgements"], run.scores["relevant_from"]
-            has_metrics = set(request.metrics) <= run.columns.keys()
-            return run if has_metrics and judged == (headline, relevant_from) else None
+            run = path and read_scored_run(path, load_data=False)
+            if (
+                run
+                and set(request.metrics) <= run.columns.keys()
+                and run.scores["judgements"] == environment.headline
+                and run.scores["relevant_from"] == relevant_from
+            ):
+                return run
         return None
 
     def make(self, cell: StudyCell, report: Any = None) -> CellResult | None:
@@ -204,7 +210,7 @@ class SharedRunState:
     def _run(self, cell: StudyCell, report: Any) -> CellResult:
         request = cell.request
         opened = self.open(request)
-        bounds: dict[str, float | None] = {}
+        bounds: dict[str, float] = {}
         if run := self.find(opened):
             earlier_usage.count(self.budget, run.path)
             return CellResult(cell, run, bounds=self._bound(request, opened.environment))
@@ -242,14 +248,13 @@ class SharedRunState:
         elif limiter and limiter.lost >= OUTAGE:
             self._out.setdefault(request.lm, reason)
 
-    def _bound(
-        self, request: Request, environment: Environment, suffix: str = ""
-    ) -> Mapping[str, float | None]:
+    def _bound(self, request: Request, environment: Environment, suffix: str = "") -> Bounds:
         key = str((_SELECTION(request), suffix))
         if key not in self._bounds:
             metric = self._metric or environment.metric
+            values = {name: bound(kind, metric, environment) for kind, name in KINDS.items()}
             self._bounds[key] = {
-                f"{name}{suffix}": bound(kind, metric, environment) for kind, name in KINDS.items()
+                f"{name}{suffix}": value for name, value in values.items() if value is not None
             }
         return self._bounds[key]
 

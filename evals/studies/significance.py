@@ -9,12 +9,11 @@ that a study in which nothing differs says so in 95 % of cases (docs/guide/study
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
-from sextant.evals.scoring.metrics import is_lower_better, metric_family, orient
+from sextant.evals.scoring.metrics import is_lower_better, metric_family
 from sextant.evals.scoring.statistics import ALPHA, PairedTest, run_tests, subtract_columns
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import JsonObject
@@ -77,26 +76,6 @@ def test_rows(values: Values, baseline: str, metrics: Metrics) -> list[RowTest]:
             groups += [(task,) for task in differences]
             contrasts += [(row, {task: differences[task] for task in tasks}) for tasks in groups]
     return _test_together(contrasts, metrics)
-
-
-def find_best(values: Values, metrics: Metrics) -> tuple[str, dict[str, RowTest]]:
-    """Return the row with the best mean over all tasks, and the test of each other row against it.
-
-    "" if no row has values on all tasks.
-    """
-    means = {}
-    for row in next(iter(values.values()), {}):
-        columns = [by_row.get(row) for by_row in values.values()]
-        if all(columns):
-            means[row] = fmean(
-                orient(metrics[task], fmean(column.values()))
-                for task, column in zip(values, columns, strict=True)
-                if column
-            )
-    best = max(means, key=means.__getitem__, default="")
-    contrasts = [(row, _subtract(values, best, row, metrics)) for row in means if row != best]
-    complete = [contrast for contrast in contrasts if len(contrast[1]) == len(values)]
-    return best, {test.row: test for test in _test_together(complete, metrics)}
 
 
 def _subtract(values: Values, baseline: str, row: str, metrics: Metrics) -> dict[str, np.ndarray]:

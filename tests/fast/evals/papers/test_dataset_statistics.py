@@ -12,6 +12,11 @@ from sextant.evals.papers import dataset_statistics
 from sextant.tools.corpus import Corpus
 from sextant.tools.records import Document, Query
 
+
+def compute(environment, names):
+    return {name: dataset_statistics.compute_statistic(environment, name) for name in names}
+
+
 DEBATE = {
     "t-x-pro01a": "Trees cool the street.",
     "t-x-con01a": "The roots break pipes and trees fall.",
@@ -45,9 +50,7 @@ def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
     names = [
         name for name in dataset_statistics.STATISTICS if name != "passages cut alike"
     ]  # which reads CRUMB's data
-    found = dataset_statistics.compute_statistics(
-        debate(), [*names, "relevant(gold)", "relevant(gold,binary)"]
-    )
+    found = compute(debate(), [*names, "relevant(gold)", "relevant(gold,binary)"])
     assert found == {
         "queries": 1,
         "documents": 5,
@@ -72,7 +75,7 @@ def test_what_a_task_does_not_tell_is_none_and_not_zero():
         "crumb/tip_of_the_tongue", "mini"
     )  # judged by document, searched by passage
     names = ["lexical overlap", "hard negatives", "relevant(document)", "relevant(pooled)"]
-    assert list(dataset_statistics.compute_statistics(units, names).values()) == [
+    assert list(compute(units, names).values()) == [
         None,
         None,
         1,
@@ -104,12 +107,7 @@ def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
         for q in (rows.qrels, rows.binary)
     ]
     assert (
-        list(
-            dataset_statistics.compute_statistics(
-                papers, ["relevant(passage)", "relevant(passage,binary)"]
-            ).values()
-        )
-        == by_hand
+        list(compute(papers, ["relevant(passage)", "relevant(passage,binary)"]).values()) == by_hand
     )
     assert by_hand[0] > by_hand[1]
 
@@ -121,9 +119,7 @@ def test_reciprocal_ranks_leave_the_relevant_document_out():
         fmean([1 / 3, 1 / 4]),
     )
     unpooled = debate(task="birco/relic")
-    assert dataset_statistics.compute_statistics(unpooled, ["hard negatives"]) == {
-        "hard negatives": None
-    }
+    assert compute(unpooled, ["hard negatives"]) == {"hard negatives": None}
 
 
 def test_debates_are_those_of_the_releases_ids_whatever_ids_programs_see():

@@ -203,8 +203,6 @@ def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
                 pytest.approx(mean),
                 "the authors' own ranking",
             )
-        marks = [found[task, system].mark for system in ("Score+O GPT4", "E5-L-v2", "Random")]
-        assert "*" in marks[:2] and marks[2] == ""
 
 
 def reciprocal_rank_and_precision(ranking, grades):

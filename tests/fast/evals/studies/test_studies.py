@@ -160,7 +160,7 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
         assert kept[Path(f"plots/study-means-{width}.pdf")].startswith(b"%PDF")
         assert b"<svg" in kept[Path(f"plots/study-means-{width}.svg")]
     table = kept[Path("tables/study.csv")].decode()
-    assert "mean of relic, congress" in table and "cannot be told from" in table
+    assert "mean of relic, congress" in table and "cannot be told from retrieve" in text
     floor = bound("random", "nDCG@10", environments.load("birco/relic", "mini").asking(limit=3))
     assert f"computed,Random,birco/relic,,nDCG@10,{floor!r}," in table
     assert "computed,Maximum possible,birco/relic,,nDCG@10,1.0," in table
@@ -497,7 +497,6 @@ def test_over_tasks_each_task_counts_once_and_less_may_be_better():
     # All signs are alike in two assignments.
     ps = [2 / 2**7, 2 / 2**5, 2 / 2**2]
     assert [result.p for result in results] == ps and results[0].queries == 7
-    assert significance.find_best(values, flips)[0] == "b"
     assert [result.p_holm for result in results] == [3 * ps[0], 2 * ps[1], ps[2]]
 
 
