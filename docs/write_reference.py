@@ -36,6 +36,7 @@ PAGES = {
     "serve": "guide/serve.md",
     "gather": "guide/scale.md",
     "compare": "decisions/comparing.md",
+    "reach": "guide/compare.md",
     "credit": "guide/compare.md",
     "curves": "guide/compare.md",
     "behaviour": "guide/compare.md",

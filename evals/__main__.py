@@ -35,6 +35,7 @@ COMMANDS = {
     "curves": ("sextant.evals.curves", "compare runs at equal budgets"),
     "behaviour": ("sextant.evals.behaviour", "say what searchers do, and where documents are lost"),
     "credit": ("sextant.evals.credit", "say which searches earned the score, at which cost"),
+    "reach": ("sextant.evals.reach", "say how likely relevant documents are found at all"),
     "replay": ("sextant.evals.replay", "give the searches of a run to another retriever"),
     "view": ("sextant.evals.view", "look at trajectories in a browser"),
     "report": ("sextant.evals.report", "put many runs into one report, beside the papers' figures"),

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from sextant.evals.reporting.run_groups import Group, short_task_name
 from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring import behaviour
+from sextant.evals.scoring.reach import PARTS, read_reach
 from sextant.evals.scoring.reference_runs import (
     ReferenceKind,
     ReferenceRuns,
@@ -101,7 +102,9 @@ class LossRow(NamedTuple):
 def losses_table(groups: Sequence[Group]) -> ResultTable:
     """Return every run's shares; no row for runs without any."""
     losses = [(group.title, row) for group in groups for row in list_losses(group)]
-    fates = [fate for fate in FATE_LABELS if any(row.shares.get(fate) for _, row in losses)]
+    fates = [
+        fate for fate in (*FATE_LABELS, *PARTS) if any(row.shares.get(fate) for _, row in losses)
+    ]
     rows = []
     for title, row in losses:
         cells: JsonObject = {"system": str(row.system), "task": row.task, "of": f"R@{row.cutoff}"}
@@ -111,6 +114,11 @@ def losses_table(groups: Sequence[Group]) -> ResultTable:
     notes = [
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
+        *(
+            f"{part.replace('_', ' ')}: of never surfaced, {words}"
+            for part, words in PARTS.items()
+            if part in fates
+        ),
     ]
     return tabulate(LOSSES, rows, stem="losses", notes=notes, in_file=3)
 
@@ -123,7 +131,8 @@ def list_losses(group: Group) -> Iterator[LossRow]:
         if losses.get("queries"):
             task = short_task_name(run.config["task"])
             cutoff = losses["cutoff"]
-            shares = losses["at"][str(cutoff)]
+            shares = dict(losses["at"][str(cutoff)])
+            shares |= (read_reach(run) or {"never_surfaced": {}})["never_surfaced"]
             row = LossRow(group.system(run), task, cutoff, shares, losses["queries"], run.name)
             by_system[row.system, cutoff].append(row)
     for (system, cutoff), rows in by_system.items():

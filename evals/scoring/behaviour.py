@@ -19,6 +19,7 @@ from sextant.evals.scoring import scored_run
 from sextant.evals.scoring.attribution import fate_at
 from sextant.evals.scoring.budget_curves import query_trajectory
 from sextant.evals.scoring.metrics import check_metric, is_pairwise
+from sextant.evals.scoring.reach import PARTS, read_reach
 from sextant.evals.scoring.system_names import name_systems
 from sextant.tools import schemas
 from sextant.tools.platform.number_format import number as format_number
@@ -331,6 +332,7 @@ def summarize(
         "run": run.name,
         **{key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")},
         "cutoff": fate_cutoff(run),
+        "reach": (read_reach(run) or {}).get("never_surfaced"),
         "figures": {name: _summarize_figure(name, behaviour) for name in FIGURES},
         "costs": _add_up_costs(behaviour.values()),
         "failures": {key: count_with_examples(failures[key]) for key in KINDS},
@@ -470,6 +472,11 @@ def lay_out_behaviour(result: Result) -> list[TextBlock]:
         if any(counts):
             row = {"by the first kind that applies": words.format(k=cutoff)}
             failures.append(row | dict(zip(labels, counts, strict=True)))
+    for part, words in PARTS.items():
+        shares = [(run["reach"] or {}).get(part) for run in runs]
+        if any(share is not None for share in shares):
+            row = {"mean": f"never surfaced, {part.replace('_', ' ')}: {words}"}
+            figures.append(row | dict(zip(labels, map(figure_cell, shares), strict=True)))
     blocks += ["", tabulate("", figures)]
     title = f"relevant documents not among the first {cutoff}"
     blocks.append(tabulate(title, failures) if failures else f"{title}: none")

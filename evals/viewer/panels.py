@@ -13,6 +13,7 @@ PANELS = {
     "search": "sextant.evals.viewer.run_panels:SEARCH",
     "behaviour": "sextant.evals.viewer.run_panels:BEHAVIOUR",
     "ranks": "sextant.evals.viewer.run_panels:RANKS",
+    "reach": "sextant.evals.viewer.run_panels:REACH",
 }
 
 

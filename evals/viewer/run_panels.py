@@ -12,6 +12,7 @@ from sextant.evals.scoring.behaviour import (
     read_causes,
     summarize,
 )
+from sextant.evals.scoring.reach import PARTS, read_reach
 from sextant.evals.viewer.loaded_run import Answer, LoadedRun
 from sextant.evals.viewer.panel import Panel
 from sextant.evals.viewer.text_search import find_words
@@ -58,8 +59,18 @@ def rank_lost(loaded: LoadedRun, name: str) -> Answer:
     }
 
 
+def list_reach(loaded: LoadedRun, name: str) -> Answer:
+    """Return a query's documents that never surfaced, with their chances and best searches, as
+    `sextant reach RUN` kept them.
+    """
+    kept = read_reach(loaded.run) or {"lost": []}
+    lost = [row for row in kept["lost"] if row["query_id"] == loaded.named.get(name)]
+    return {"lost": lost, "parts": PARTS}
+
+
 # The server looks for words; an exported page cannot.
 SEARCH = Panel("search", PAGE / "find.js", search_words, arguments=())
 BEHAVIOUR = Panel("behaviour", PAGE / "behaviour.js", count_behaviour)
 # Searches are issued again, which an exported page cannot.
 RANKS = Panel("ranks", PAGE / "ranks.js", rank_lost, arguments=(), of_query=True)
+REACH = Panel("reach", PAGE / "reach.js", list_reach, arguments=(), of_query=True)

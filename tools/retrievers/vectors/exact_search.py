@@ -7,6 +7,7 @@ float64 brute force, the same to the last bit for a query and in a batch, in any
 either kind of estimates.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from sextant.tools.corpus import Corpus
 from sextant.tools.records import Hits
-from sextant.tools.retrievers.base import Searches, kth_score_lower_bound
+from sextant.tools.retrievers.base import Search, Searches, kth_score_lower_bound
 from sextant.tools.retrievers.index_store import drop_page_cache
 from sextant.tools.retrievers.vectors.embedder import (
     Embedder,
@@ -62,6 +63,15 @@ class VectorRetriever(VectorRetrieverBase):
     def prepare(self, searches: Searches) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension)."""
         return embed_queries(self._embedder, searches, self._vectors.shape[1])
+
+    def add_feedback(self, search: Search, doc_ids: Sequence[str]) -> Vectors:
+        """Return the mean of a search's vector and of documents' mean vector, shape (1, dimension).
+
+        Rocchio 1971, with equal weights.
+        """
+        rows = np.array(self._ranker.rows(doc_ids), dtype=np.int64)
+        mean: Vectors = self._vectors[rows].mean(axis=0, dtype=np.float32)
+        return (self.prepare([search]) + mean) / np.float32(2)
 
     def _search_many(self, searches: Searches, k: int) -> list[Hits]:
         return self.search_with(self.prepare(searches), searches, k)
