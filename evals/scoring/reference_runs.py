@@ -54,40 +54,26 @@ class ReferenceRuns(NamedTuple):
         return None if run is None else run.mean(self.metric)
 
     def describe(self, reference: ReferenceKind) -> str:
-        """Name the run that is a bound by its program, and by its system if it is not the run's.
+        """Name the system of a bound, with the parameters in which the same program differs.
 
         "" if there is no such bound.
         """
         if reference not in self.bounds:
             return ""
         bound = self.bounds[reference]
-        if reference in ("floor", "best"):
-            same_retriever = bound.retriever == self.run.retriever
-            short_name = bound.config["retriever"]["name"]
-            return f"{FLOOR} over {short_name if same_retriever else bound.retriever}"
-        pool = bound.config["pool"]
-        system = str(bound.config["program"])
-        if any(_differ(bound, self.run)):
-            system += self._describe_system(bound)
-        by = f" by {' and '.join(pool['of'])}" if pool["of"] != [self.run.retriever] else ""
-        return f"{system}, {bound.pool} pool of {pool['size']}{by}"
-
-    def _describe_system(self, bound: ScoredRun) -> str:
-        """Return the settings of a bound's system after its program, as far as they differ."""
-        config = bound.config
-        parameters = self.run.config["parameters"]
-        changed = [
-            f"{name}={value}"
-            for name, value in config["parameters"].items()
-            if value != parameters.get(name)
-        ]
-        words = ""
-        if config["program"] == self.run.config["program"] and changed:
-            words = f" with {', '.join(changed)}"
-        words += f" over {bound.retriever}, {config['lm']['name']}"
-        if config.get("compiled"):
-            words += f", compiled ({config['compiled'].get('digest')})"
-        return words
+        config, own = bound.config, self.run.config
+        words = [f"{config['program']} over {bound.retriever}"]
+        if config["program"] == own["program"]:
+            for name, value in config["parameters"].items():
+                if value != own["parameters"].get(name):
+                    words.append(f"{name}={value}")
+        if config["program"] != FLOOR:
+            words.append(config["lm"]["name"])
+        if compiled := config.get("compiled"):
+            words.append(f"compiled ({compiled.get('digest')})")
+        if pool := config.get("pool"):
+            words.append(f"{bound.pool} pool of {pool['size']} by {' and '.join(pool['of'])}")
+        return ", ".join(words)
 
     def is_own(self, reference: ReferenceKind) -> bool:
         """Return whether there is such a bound of the program's own system.

@@ -45,9 +45,9 @@ def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
     runs("union", [0.3, 0.4], pooled("union", 300))
     runs("ceiling", [0.6, 0.8], pooled("oracle", 300))
     assert lines(own) == [
-        "floor 0.1000 (retrieve over bm25)",
-        "lower bound 0.3500 (tournament over bm25(k1=0.9,b=0.4), offline, union pool of 300)",
-        "ceiling 0.7000 (tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 300)",
+        "floor 0.1000 (retrieve over bm25(k1=0.9,b=0.4))",
+        "lower bound 0.3500 (tournament over bm25(k1=0.9,b=0.4), offline, union pool of 300 by bm25(k1=0.9,b=0.4))",
+        "ceiling 0.7000 (tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 300 by bm25(k1=0.9,b=0.4))",
     ]
     assert read_reference_bounds(own)["metric"] == "nDCG@10"
 
@@ -57,7 +57,7 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     strong = {"name": "openai/strong"}
     runs("a", config=pooled("oracle", 300, lm=strong))
     assert lines(own) == [
-        "ceiling 0.3000 (tournament over bm25(k1=0.9,b=0.4), openai/strong, oracle pool of 300)"
+        "ceiling 0.3000 (tournament over bm25(k1=0.9,b=0.4), openai/strong, oracle pool of 300 by bm25(k1=0.9,b=0.4))"
     ]
     runs("b", config=pooled("oracle", 50))
     assert name(own, "ceiling") == "b"
@@ -68,10 +68,13 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     runs("e", config=pooled("oracle", 20, program="multihop", parameters={"hops": 9}))
     assert (
         found(own)["ceiling"]["what"]
-        == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
+        == "multihop over bm25(k1=0.9,b=0.4), hops=9, offline, oracle pool of 20 by bm25(k1=0.9,b=0.4)"
     )
     runs("f", config=pooled("oracle", 20, program="multihop", parameters={"hops": 4}))
-    assert found(own)["ceiling"]["what"] == "multihop, oracle pool of 20"
+    assert (
+        found(own)["ceiling"]["what"]
+        == "multihop over bm25(k1=0.9,b=0.4), offline, oracle pool of 20 by bm25(k1=0.9,b=0.4)"
+    )
 
 
 ELSE = {"task": "obliq/writing", "split": "dev", "instruction": "none", "depth": 10, "max_p": True}
@@ -91,7 +94,7 @@ def test_the_strongest_bare_retriever_stands_beside_a_program_as_well_as_its_own
     runs("floor", [0.1, 0.2], retrieve())
     runs("weak", [0.0, 0.1], retrieve(retriever={"name": "rank_bm25", "with": "rank_bm25"}))
     runs("pool", [0.9, 0.9], pooled("oracle", 300, program="retrieve"))
-    assert lines(own) == ["floor 0.1500 (retrieve over bm25)"]
+    assert lines(own) == ["floor 0.1500 (retrieve over bm25(k1=0.9,b=0.4))"]
     runs("strong", [0.5, 0.2], retrieve(retriever=strong))
     assert lines(own)[1:] == ["best bare retriever 0.3500 (retrieve over bm25(k1=1.5,b=0.75))"]
 
@@ -135,7 +138,8 @@ def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_tol
     assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
     table = (tmp_path / "report" / "report.md").read_text()
     assert (
-        "| ceiling 0.7500: tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 9 |" in table
+        "| ceiling 0.7500: tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 9 by bm25(k1=0.9,b=0.4) |"
+        in table
     )
 
 
