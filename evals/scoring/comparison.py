@@ -60,7 +60,6 @@ from sextant.evals.scoring.statistics import (
     TIE,
     PairedTest,
     estimate_difference,
-    fewest_moved,
     run_tests,
     subtract_columns,
 )
@@ -203,7 +202,7 @@ def compare(
             *note_exhausted(
                 runs, [row["metric"] for row in comparisons if row["queries"] and row["p"] is None]
             ),
-            *_note_rows(comparisons),
+            *_note_metrics(comparisons),
             *without_losses,
             *_note_repeats(systems, runs, headline),
             *harness_card.describe_differences(cards),
@@ -429,22 +428,8 @@ def _test_contrasts(contrasts: Sequence[Contrast], headline: str, fewest: int = 
     return rows
 
 
-def _note_rows(comparisons: list[Result]) -> list[str]:
+def _note_metrics(comparisons: list[Result]) -> list[str]:
     notes = []
-    for name in dict.fromkeys(row["run"] for row in comparisons):
-        rows = [row for row in comparisons if row["run"] == name and row["queries"]]
-        if rows and not any(row["wins"] + row["losses"] for row in rows):
-            notes.append(f"{name} has the baseline's value for every query: no difference")
-        few: dict[int, list[str]] = {}
-        for row in rows:
-            tests = row["tests"]
-            if tests and 0 < row["wins"] + row["losses"] < fewest_moved(tests):
-                few.setdefault(tests, []).append(row["metric"])
-        for tests, metrics in few.items():
-            notes.append(
-                f"{name}: fewer than {fewest_moved(tests)} queries differ in {', '.join(metrics)}, "
-                f"so no p can be below .05 after Holm for {plural(tests, 'test')}"
-            )
     compared = [row["metric"] for row in comparisons]
     if any(map(is_weighted, compared)):
         notes.append(
