@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from sextant.evals.reporting.plots import Point
-from sextant.evals.reporting.run_groups import short_task_name
 from sextant.evals.scoring.metrics import is_lower_better, orient
 from sextant.evals.scoring.statistics import TIE
 from sextant.evals.scoring.system_names import System
@@ -46,11 +45,8 @@ class ResultColumn(NamedTuple):
     size: int = 0
 
     def describe(self) -> tuple[str, str, str]:
-        """Return its task or tasks, judgements and metric, in words."""
-        task = self.tasks[0]
-        if len(self.tasks) > 1:
-            task = f"mean of {', '.join(map(short_task_name, self.tasks))}"
-        return task, self.judgements, self.metric
+        """Return its task, or the tasks of a mean, its judgements and its metric."""
+        return ", ".join(self.tasks), self.judgements, self.metric
 
 
 @dataclass(slots=True)

@@ -35,7 +35,14 @@ COUNTED = {
     "followed": "documents that speak to the model, and were kept or obeyed",
     "shortened": "prompts shortened to fit the model",
 }
-# Heads, keys and forms of what a run used, and of what is told if it is not 0.
+# Heads, keys and forms of means under other assumptions, ...
+OTHER_MEANS = (
+    ("mean of 1,000 resamples", "mean", "{:.4f}"),
+    ("its error", "error", "{:.4f}"),
+    ("judged (pooled)", "judged", "{:.4f}"),
+    ("if the rest were right", "right", "{:.4f}"),
+)
+# ... of what a run used, and of what is told if it is not 0.
 USAGE = (
     ("calls", "calls", "{:,}"),
     ("tokens in", "input_tokens", "{:,}"),
@@ -116,20 +123,14 @@ def _metrics_table(scores: Scores) -> ResultTable:
         interval = Cell("" if value["mean"] is None else "too few queries")
         if value["low"] is not None:
             interval = Cell("{:.4f} to {:.4f}", figures=[value["low"], value["high"]])
-        resampled = value.get("resampled") or {}
-        unjudged = scores.get("unjudged", {}).get(name, {})
-        rows.append(
-            {
-                "metric": name,
-                "mean": figure_cell(value["mean"], unknown="undefined"),
-                "95 % interval": interval,
-                "of queries": value.get("queries"),
-                "mean of 1,000 resamples": figure_cell(resampled.get("mean"), unknown=""),
-                "its error": figure_cell(resampled.get("error"), unknown=""),
-                "judged (pooled)": figure_cell(unjudged.get("judged"), unknown=""),
-                "if the rest were right": figure_cell(unjudged.get("right"), unknown=""),
-            }
-        )
+        others = {**scores.get("unjudged", {}).get(name, {}), **value.get("resampled", {})}
+        cells = {
+            "metric": name,
+            "mean": figure_cell(value["mean"], unknown="undefined"),
+            "95 % interval": interval,
+            "of queries": value.get("queries"),
+        }
+        rows.append(cells | figure_cells(others, OTHER_MEANS, ""))
     return tabulate("", rows)
 
 

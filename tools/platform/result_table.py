@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple, TextIO
@@ -75,14 +75,13 @@ class ResultTable:
     def to_html(self) -> str:
         """Return the table as HTML, as a notebook shows it."""
         lines = [f"<caption>{_in_html(self.title)}</caption>"] if self.title else []
-        heads = "".join(f"<th>{_in_html(head)}</th>" for head in self.heads)
-        lines.append(f"<thead><tr>{heads}</tr></thead><tbody>")
-        for row in self.rows:
+        heads, *rows = _write_cells(self, _in_html, "<b>", "</b>")
+        lines.append(f"<thead><tr><th>{'</th><th>'.join(heads)}</th></tr></thead><tbody>")
+        for row in rows:
             cells = ""
             for column, text in enumerate(row):
                 side = "left" if column in self.names else "right"
-                content = _embolden(text, _in_html(text), "<b>", "</b>")
-                cells += f'<td style="text-align: {side}">{content}</td>'
+                cells += f'<td style="text-align: {side}">{text}</td>'
             lines.append(f"<tr>{cells}</tr>")
         return "\n".join(["<table>", *lines, "</tbody></table>"])
 
@@ -223,10 +222,8 @@ def to_markdown(content: Sequence[TextBlock]) -> str:
 def markdown_rows(table: ResultTable) -> str:
     """Return heads and rows as Markdown."""
     rule = [":---" if index in table.names else "---:" for index in range(len(table.heads))]
-    rows = [[in_markdown(head) for head in table.heads], rule]
-    for row in table.rows:
-        rows.append([_embolden(cell, in_markdown(cell), "**", "**") for cell in row])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    heads, *rows = _write_cells(table, in_markdown, "**", "**")
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *rows))
 
 
 def in_markdown(text: str) -> str:
@@ -304,18 +301,12 @@ def to_latex(content: Iterable[TerminalBlock], style: LatexStyle) -> str:
 def _float(table: ResultTable, caption: str, style: LatexStyle) -> str:
     columns = ["l" if column in table.names else "r" for column in range(len(table.heads))]
     label = f"\n\\label{{tab:{table.stem}}}" if table.stem else ""
-    rows = []
-    for row in table.rows:
-        cells = []
-        for cell, side in zip(row, columns, strict=True):
-            text = _in_latex(_restyle(cell, style), number=side == "r")
-            cells.append(_embolden(cell, text, "\\textbf{", "}"))
-        rows.append(f"{' & '.join(cells)} \\\\\n")
+    cells = _write_cells(table, lambda cell: _in_latex(_restyle(cell, style)), "\\textbf{", "}")
+    heads, *rows = (f"{' & '.join(row)} \\\\\n" for row in cells)
     return (
         f"\\begin{{table}}\n\\centering\n\\caption{{{_in_latex(caption)}}}{label}\n"
         f"\\begin{{tabular}}{{{''.join(columns)}}}\n\\toprule\n"
-        f"{' & '.join(map(_in_latex, table.heads))} \\\\\n\\midrule\n"
-        f"{''.join(rows)}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}"
+        f"{heads}\\midrule\n{''.join(rows)}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}"
     )
 
 
@@ -358,16 +349,26 @@ def _leave_out_folders(text: str) -> str:
     return re.sub(r"(?<![\w./~-])~?/(?:[^\s/]+/)+", drop_folder, strip_control_characters(text))
 
 
-def _in_latex(text: str, *, number: bool = False) -> str:
+def _in_latex(text: str) -> str:
     escaped = _leave_out_folders(text).translate(_LATEX)
-    if number:
+    if re.match(r"[-+<]?[\d.]+( |$)", text):
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
     # Two in a row would become a dash.
     return re.sub(r"-(?=-)", "-{}", escaped)
 
 
-def _embolden(cell: str, text: str, start: str, end: str) -> str:
-    return f"{start}{text}{end}" if isinstance(cell, Cell) and cell.bold else text
+def _write_cells(
+    table: ResultTable, write: Callable[[str], str], start: str, end: str
+) -> list[list[str]]:
+    """Return heads and rows, each text as `write` has it, bold ones between `start` and `end`."""
+    rows = [list(map(write, table.heads))]
+    for row in table.rows:
+        cells = []
+        for cell in row:
+            is_bold = isinstance(cell, Cell) and cell.bold
+            cells.append(f"{start}{write(cell)}{end}" if is_bold else write(cell))
+        rows.append(cells)
+    return rows
 
 
 # What a spreadsheet takes for a formula (CWE-1236), but for numbers, a number with its interval in
