@@ -32,8 +32,8 @@ Result = JsonObject
 FLOWS = 10
 # Most budgets in a table, in addition to the end.
 COLUMNS = 8
-# Documents gained, and documents lost, in a replay that are printed.
-SHOWN = 10
+# Documents gained or lost in a replay that are printed.
+SHOWN = 20
 # Characters of a search that are printed.
 TEXT = 70
 # Heads, keys and forms of figures: the cost of a query, ...
@@ -164,14 +164,18 @@ def _lay_out_pairs(result: Result, labels: Sequence[str]) -> list[ResultTable]:
         words = {fate.value: text.format(k=losses["cutoff"]) for fate, text in FATE_LABELS.items()}
         system = {"system": label_of[losses["run"]]}
         for row in losses["changes"]:
-            cells = system | {"fate": words[row["fate"]], **figure_cells(row, FATE_CHANGE)}
-            fates.append(cells | {"interval": interval_cell(row), "queries": losses["queries"]})
+            fate = {
+                "fate": words[row["fate"]],
+                **figure_cells(row, FATE_CHANGE),
+                "interval": interval_cell(row),
+                "queries": losses["queries"],
+            }
+            fates.append(system | fate)
         total += len(losses["flows"])
         for row in losses["flows"][:FLOWS]:
-            # A mean over repeats is no whole number.
-            form = "{}" if isinstance(row["documents"], int) else "{:.1f}"
             flow = {
-                "documents": figure_cell(row["documents"], form),
+                # A mean over repeats is no whole number.
+                "documents": figure_cell(row["documents"], "{:.4g}"),
                 "baseline": words[row["from"]],
                 "run": words[row["to"]],
                 "queries": row["queries"],
@@ -180,7 +184,10 @@ def _lay_out_pairs(result: Result, labels: Sequence[str]) -> list[ResultTable]:
             flows.append(system | flow)
     moved = []
     for row in result["moved"]:
-        query = {"system": label_of[row["run"]], "query": row["query_id"]}
+        query = {
+            "system": label_of[row["run"]],
+            "query": row["query_id"],
+        }
         moved.append(query | figure_cells(row, QUERY_CHANGE))
     cutoff = result["losses"][0]["cutoff"] if result["losses"] else ""
     titles = {
@@ -199,7 +206,9 @@ def _spread_table(result: Result, names: Sequence[str]) -> ResultTable:
     for name, system in zip(names, result["systems"], strict=True):
         if (spread := system["spread"]) is not None:
             row: JsonObject = {"system": name, "runs": len(system["repeats"])}
-            rows.append(row | {metric: figure_cell(spread.get(metric)) for metric in metrics})
+            for metric in metrics:
+                row[metric] = figure_cell(spread.get(metric))
+            rows.append(row)
     return tabulate("standard deviation of the mean between repeats", rows, stem="spread")
 
 
@@ -207,8 +216,12 @@ def _cost_table(result: Result, names: Sequence[str]) -> ResultTable:
     rows = []
     for name, row in zip(names, result["cost"], strict=True):
         failed = count_failed(row["failed"], row["queries"], row["repeats"], "run")
-        cells = {"system": name, **figure_cells(row, COSTS, "unknown")}
-        rows.append(cells | {"failed queries": Cell(failed)})
+        cells = {
+            "system": name,
+            **figure_cells(row, COSTS, "unknown"),
+            "failed queries": Cell(failed),
+        }
+        rows.append(cells)
     return tabulate("a query cost on average", rows, stem="cost", notes=[describe_task(result)])
 
 
@@ -231,13 +244,14 @@ def _curves_table(metric: str, axis: str, curves: Result) -> ResultTable:
     budgets = curves["budgets"]
     # Close to each other where they are small.
     columns = range(0, len(budgets), math.ceil(len(budgets) / COLUMNS))
-    best = {column: max(row["mean"][column] for row in curves["curves"]) for column in columns}
     rows = []
     for row in curves["curves"]:
         cells: JsonObject = {curves["words"]: row["label"]}
         for column in columns:
+            head = _amount(axis, budgets[column])
             mean = row["mean"][column]
-            cells[_amount(axis, budgets[column])] = _starred(mean, is_best=mean >= best[column])
+            means = [other["mean"][column] for other in curves["curves"]]
+            cells[head] = _starred(mean, is_best=mean == max(means))
         cells["at its end"] = _starred(row["end"], is_best=row["front"])
         cells["after"] = Cell(_amount(axis, row["cost"], ",.1f"), row["cost"])
         rows.append(cells)
@@ -265,8 +279,12 @@ def list_curve_rows(result: JsonMapping) -> list[JsonObject]:
         best = {point["budget"]: point["value"] for point in curves["front"]}
         for curve in curves["curves"]:
             for place, budget in enumerate(curves["budgets"]):
-                row = {"run": curve["run"], "axis": axis, "metric": result["metric"]}
-                row["budget"] = budget
+                row = {
+                    "run": curve["run"],
+                    "axis": axis,
+                    "metric": result["metric"],
+                    "budget": budget,
+                }
                 for key in ("mean", "low", "high", "spent", "ended"):
                     row[key] = curve[key][place]
                 row["queries"] = curve["queries"]
@@ -319,15 +337,19 @@ def _list_moved(result: Result) -> list[ResultTable]:
     """Return the relevant documents that only now or only then were brought, with the first search
     that did; none if there are none.
     """
+    moved = [row for row in result["relevant"] if bool(row["then"]) is not bool(row["now"])]
     rows = []
-    counts = []
-    for word, when, before in (("gained", "now", "then"), ("lost", "then", "now")):
-        moved = [row for row in result["relevant"] if row[when] and not row[before]]
-        moved.sort(key=lambda row: (row[when]["hop"], row[when]["rank"]))
-        counts.append(f"{word}: {plural(len(moved), 'relevant document')}")
-        for row in moved[:SHOWN]:
-            search = " ".join(abbreviate(row[when]["search"], TEXT).split())
-            cells = {"": word, "query": row["query_id"], "document": row["unit"], **row[when]}
-            rows.append(cells | {"search": search, "grade": Cell(f"{row['grade']:g}")})
-    title = f"{', '.join(counts)}; the first {SHOWN} of each at most"
-    return [tabulate(title, rows)] if rows else []
+    for row in moved[:SHOWN]:
+        at = row["now"] or row["then"]
+        search = abbreviate(at["search"], TEXT)
+        cells = {
+            "": "gained" if row["now"] else "lost",
+            "query": row["query_id"],
+            "document": row["unit"],
+            "grade": Cell(f"{row['grade']:g}"),
+            **at,
+            "search": " ".join(search.split()),
+        }
+        rows.append(cells)
+    count = plural(len(moved), "relevant document")
+    return [tabulate(f"{count} gained or lost, the first {len(rows)}", rows)] if rows else []

@@ -8,11 +8,18 @@ from collections.abc import Iterable, Sequence
 from sextant.evals.scoring.metrics import orient
 from sextant.evals.scoring.statistics import ALPHA, TIE
 from sextant.tools.platform.number_format import plural
-from sextant.tools.platform.result_table import Cell, ResultTable, figure_cell, tabulate
+from sextant.tools.platform.result_table import (
+    Cell,
+    ResultTable,
+    figure_cell,
+    figure_cells,
+    tabulate,
+)
 from sextant.tools.records import JsonMapping, JsonObject
 
 # Below which p is not written out.
 SMALLEST_P = 0.001
+MEANS = (("baseline", "baseline_mean", "{:.4f}"), ("run", "mean", "{:.4f}"))
 EXPLAINED = (
     "interval: 95 %, of the change; p: two-sided sign-flip permutation test, paired by query",
     "w t l: queries won, tied, lost; shows: the change that so many queries show in 80 % of cases, "
@@ -36,17 +43,15 @@ def make_finding(test: JsonMapping, system: str = "", task: str = "") -> JsonObj
     `test` is a row of `compare`, or a test of a study, which has no means. A column in which all
     rows have an empty text is not shown.
     """
-    before = test.get("baseline_mean")
-    after = test.get("mean")
-    means = figure_cell(before, unknown=""), figure_cell(after, unknown="")
-    if before is not None and after is not None and abs(after - before) >= TIE:
-        means[orient(test["metric"], after - before) > 0].bold = True
+    means = figure_cells(test, MEANS, "")
+    if test.get("mean") is not None and abs(test["difference"]) >= TIE:
+        better = "run" if orient(test["metric"], test["difference"]) > 0 else "baseline"
+        means[better].bold = True
     return {
         "system": system,
         "task": task,
         "metric": test["metric"],
-        "baseline": means[0],
-        "run": means[1],
+        **means,
         "change": figure_cell(test["difference"], "{:+z.4f}"),
         "interval": interval_cell(test),
         "p": p_cell(test["p"]),

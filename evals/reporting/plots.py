@@ -237,14 +237,9 @@ def _draw_series(axes: Axes, series: Series) -> Any:
         step: Any = "post" if "drawstyle" in look else None
         axes.fill_between(x, low, high, step=step, color=look["color"], alpha=0.09, linewidth=0)
     for point in series.points:
-        if point.label:
-            axes.annotate(
-                printable(point.label),
-                (point.x, point.y),
-                xytext=(0, 5),
-                textcoords="offset points",
-                ha="center",
-            )
+        # Above the point.
+        offset: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(printable(point.label), (point.x, point.y), **offset)
     return axes.plot(x, y, **look)[0]
 
 

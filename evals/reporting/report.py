@@ -6,6 +6,7 @@ The tables are made in report_tables.py, the plots in report_plots.py, the page 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from sextant.evals.reporting.comparison_tables import COSTS
 from sextant.evals.reporting.compilations import compilations_table
 from sextant.evals.reporting.loss_tables import (
     behaviour_table,
@@ -25,23 +26,14 @@ from sextant.evals.reporting.report_tables import (
 from sextant.evals.reporting.run_groups import Group, group_runs, short_task_name
 from sextant.evals.run_descriptions import model_name
 from sextant.evals.run_folder import JUDGED_FILE, check_file
-from sextant.evals.scoring.comparison import fill_metrics
+from sextant.evals.scoring.comparison import ComparedSystem, fill_metrics
 from sextant.evals.scoring.harness_card import name_tools_and_memory
 from sextant.evals.scoring.metrics import require_metrics
 from sextant.evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
 from sextant.tools.errors import DataError, UnknownName
 from sextant.tools.platform.files import hide_folders
 from sextant.tools.platform.number_format import plural, queries
-from sextant.tools.platform.result_table import Cell, ResultTable, figure_cells, tabulate
-
-# Heads, keys and forms of the cost of a query.
-USAGE = (
-    ("calls", "calls", "{:,.1f}"),
-    ("tokens in", "input_tokens", "{:,.0f}"),
-    ("tokens out", "output_tokens", "{:,.0f}"),
-    ("thinking", "reasoning_tokens", "{:,.0f}"),
-    ("list price", "list_usd", "${:.5f}"),
-)
+from sextant.tools.platform.result_table import ResultTable, figure_cells, tabulate
 
 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
@@ -148,7 +140,7 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
                 "split": config["split"],
                 "queries": scores["queries"],
                 "failed": scores["failed"],
-                **_cost_cells(run),
+                **figure_cells(ComparedSystem((run,)).cost(), COSTS, "unknown"),
                 **name_tools_and_memory(config),
                 "run": run.name,
                 # In the CSV only.
@@ -166,16 +158,6 @@ def _runs_table(groups: Sequence[Group]) -> ResultTable:
         "Runs",
         rows,
         stem="runs",
-        notes=["calls, tokens and list price are those of a query on average"],
+        notes=["calls, tokens and prices are those of a query on average"],
         in_file=8,
     )
-
-
-def _cost_cells(run: ScoredRun) -> dict[str, Cell]:
-    """Return calls, tokens and list price of a query on average, which imported runs may lack."""
-    usage = {"reasoning_tokens": 0, **run.scores["usage"]} if run.usage_known else {}
-    per_query = {}
-    for _, key, _ in USAGE:
-        if usage.get(key) is not None:
-            per_query[key] = usage[key] / run.scores["queries"]
-    return figure_cells(per_query, USAGE, "unknown")

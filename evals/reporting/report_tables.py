@@ -11,9 +11,14 @@ full release, for the same split and judgements. Whether a difference is signifi
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sextant import environments
 from sextant.evals.papers import published
-from sextant.evals.reporting.run_groups import PAPERS, Group, file_slug, short_task_name
+from sextant.evals.reporting.run_groups import (
+    PAPERS,
+    Group,
+    file_slug,
+    list_tasks,
+    short_task_name,
+)
 from sextant.evals.reporting.system_table import (
     ResultCell,
     ResultColumn,
@@ -114,8 +119,7 @@ def _by_task(group: Group, metric: str) -> SystemTable:
 
 
 def _has_all_tasks(group: Group, tasks: Sequence[str]) -> bool:
-    known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else ()
-    return set(map(short_task_name, tasks)) == set(known)
+    return set(map(short_task_name, tasks)) == set(list_tasks(group.suite))
 
 
 def _name_mean_task(group: Group) -> str:
@@ -126,13 +130,13 @@ def _columns(group: Group, task: str, metric: str, head: str) -> list[ResultColu
     """Return a task in a metric: by the judgements that lead, which are the paper's, then by other
     judgements, which stand in the heads if they are several.
     """
-    judged_by = dict[str, None]()
+    judged_by = set()
     for run in group.of_task(task):
         for name in run.columns:
             plain, _, suffix = name.partition(" [")
             if plain == metric:
-                judged_by[suffix.removesuffix("]") or run.scores["judgements"]] = None
-    names = sorted(judged_by, key=lambda name: name not in ("gold", "document"))
+                judged_by.add(suffix.removesuffix("]") or run.scores["judgements"])
+    names = sorted(judged_by, key=lambda name: (name not in ("gold", "document"), name))
     if is_pairwise(metric):
         # Comparisons depend on no judgements.
         names = names[:1]

@@ -111,11 +111,15 @@ def file_slug(text: str) -> str:
     return slug.strip("-.") or "other"
 
 
+def list_tasks(suite: str) -> list[str]:
+    """The short names of a suite's tasks; none of another suite."""
+    return list(environments.suite(suite).tasks) if suite in environments.SUITES else []
+
+
 def _task_order(task: str) -> tuple[int, str]:
     """Return the place of a task in its suite; other tasks follow."""
     suite, name, _ = environments.split_name(task)
-    tasks = list(environments.suite(suite).tasks) if suite in environments.SUITES else []
-    return tasks.index(name) if name in tasks else len(tasks), task
+    return [*list_tasks(suite), name].index(name), task
 
 
 def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns:

@@ -159,8 +159,9 @@ def test_what_is_printed_is_what_the_json_has(hops, command):
     recall = result["recall"]
     assert f" {recall['then']:.4f}   {recall['now']:.4f} " in printed.out
     assert (
-        f"gained: {plural(result['documents']['only_now'], 'relevant document')}" in printed.out
-        and "lost: 0 relevant documents" in printed.out
+        f"{plural(result['documents']['only_now'], 'relevant document')} gained or lost"
+        in printed.out
+        and "lost  " not in printed.out
     )
     for row in result["relevant"]:
         if row["now"] and not row["then"]:

@@ -160,7 +160,7 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
         assert kept[Path(f"plots/study-means-{width}.pdf")].startswith(b"%PDF")
         assert b"<svg" in kept[Path(f"plots/study-means-{width}.svg")]
     table = kept[Path("tables/study.csv")].decode()
-    assert "mean of relic, congress" in table and "cannot be told from retrieve" in text
+    assert "birco/relic, obliq/congress" in table and "cannot be told from retrieve" in text
     floor = bound("random", "nDCG@10", environments.load("birco/relic", "mini").asking(limit=3))
     assert f"computed,Random,birco/relic,,nDCG@10,{floor!r}," in table
     assert "computed,Maximum possible,birco/relic,,nDCG@10,1.0," in table
