@@ -44,7 +44,7 @@ from sextant.tools.records import JsonMapping, Query, usage_from_json
 OBJECTIVE = "--instruction"
 PARTS = ("train", "validation")
 _SAMPLING = ("temperature", "rollout_id")  # of a model, by which its answers differ
-PAUSE = 15.0  # seconds between lines of progress
+SAID = 20  # evaluations between lines of progress; candidates.jsonl has the means in the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,6 @@ class CandidateEvaluator:
         self._ending: Exception | None = None  # why nothing is evaluated any more
         self._lock = threading.Lock()
         self._say = say
-        self._said = time.monotonic()
 
     # -- what an optimizer gets
 
@@ -275,7 +274,7 @@ class CandidateEvaluator:
         if OBJECTIVE in parameters:
             query = replace(query, objective=parameters[OBJECTIVE])
         trace: list[Any] = []
-        outcome = self._answer(program, query, None if listener is None else trace)
+        outcome = self._answer(program, query, trace)
         rollout = Rollout(ranking=outcome["ranking"][:10], error=outcome["error"] or "")
         rollout.candidate = candidate.digest
         rollout.value = self._objectives[query_id].score(
@@ -286,10 +285,12 @@ class CandidateEvaluator:
             rollout.outcome = outcome
         if counts:
             rollout.value = self.rollouts.setdefault(key, rollout).value
-            self._tell()
+            if len(self.rollouts) % SAID == 0:
+                evaluations = plural(len(self.rollouts), "evaluation")
+                self._say(f"{evaluations}, of {plural(len(self.candidates), 'candidate')}")
         return rollout
 
-    def _answer(self, program: Any, query: Query, trace: list[Any] | None) -> Outcome:
+    def _answer(self, program: Any, query: Query, trace: list[Any]) -> Outcome:
         """Return the outcome, and fill DSPy's trace; retried if the provider fails, or the time is too short."""
         documents = self._objectives[query.query_id].environment.documents
 
@@ -301,8 +302,7 @@ class CandidateEvaluator:
 
         # Answers of failed attempts are in the ledger.
         for _ in range(OUTAGE):
-            if trace is not None:
-                trace.clear()
+            trace.clear()
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):
                 return result
@@ -320,14 +320,6 @@ class CandidateEvaluator:
             for lm in ([*own_models, dspy.settings.lm][0], self.student)
         )
         return answering == student
-
-    def _tell(self) -> None:
-        """Tell how far it is, every `PAUSE` seconds; candidates.jsonl has the means in the end."""
-        with self._lock:
-            if time.monotonic() - self._said > PAUSE:
-                self._said = time.monotonic()
-                candidates = plural(len(self.candidates), "candidate")
-                self._say(f"{plural(len(self.rollouts), 'evaluation')}, of {candidates}")
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: JsonMapping) -> str:
@@ -352,6 +344,11 @@ class TeleprompterContext:
     def request(self) -> Any:
         """The CompileRequest."""
         return self.inputs.request
+
+    @property
+    def seed(self) -> int:
+        """The seed of the optimizer, as NumPy takes it."""
+        return int(self.request.seed % 2**32)
 
 
 @dataclass(frozen=True, slots=True)

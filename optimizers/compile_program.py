@@ -84,7 +84,12 @@ def compile_program(
             )
     with run_folder.claim(path, config) as folder:
         inputs.resources.open(path, request.runs)
-        _announce(inputs)
+        tell(f"{request.optimizer_label} on the dev queries of {training.task}")
+        if training.one_need:
+            tell(
+                "all of these dev queries want the same documents, so a gain on validation says "
+                "little; ask test"
+            )
         problem = compile_with(inputs, path)
         folder.record_opened()
         learnt, problem = _conclude(inputs, path, problem)
@@ -158,16 +163,6 @@ def _configuration(inputs: CompilationInputs) -> run_folder.Config:
         "code": config["code"] + code["code"],
         "versions": config["versions"] | code["versions"],
     }
-
-
-def _announce(inputs: CompilationInputs) -> None:
-    counts = ", ".join(f"{count} {name}" for name, count in inputs.study.sizes.items())
-    inputs.tell(f"{inputs.training.task}: dev queries: {counts}; {inputs.request.optimizer_label}")
-    if inputs.training.one_need:
-        inputs.tell(
-            "all of these dev queries want the same documents, so a gain on validation says "
-            "little; ask test"
-        )
 
 
 def _conclude(
@@ -298,13 +293,7 @@ def _describe(inputs: CompilationInputs) -> JsonObject:
         "pool": str(inputs.plan.resolved.pool or "") or None,
         **inputs.describe_models("name"),
         "objective": str(inputs.study.objective),
-        "metric": inputs.study.objective.metric,
-        "queries": {
-            **inputs.study.sizes,
-            "left_out": [
-                {"query_id": query_id, "similarity": similarity}
-                for query_id, similarity in training.left_out.items()
-            ],
-        },
+        "queries": inputs.study.sizes,
+        "left_out": training.left_out,
         "usage": usage_json(inputs.usage),
     }

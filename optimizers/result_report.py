@@ -70,13 +70,14 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
 
 
 def _list_facts(learnt: JsonMapping) -> list[tuple[str, str]]:
-    sizes = dict(learnt["queries"])
-    left_out = [query["query_id"] for query in sizes.pop("left_out")]
+    left_out = learnt["left_out"]
     before, after = learnt["before"], learnt["after"]
     usage = learnt["usage"]
     facts = {
         **{words: learnt[key] for key, words in _FACTS.items()},
-        "queries": ", ".join(f"{count} {part_name}" for part_name, count in sizes.items()),
+        "queries": ", ".join(
+            f"{count} {part_name}" for part_name, count in learnt["queries"].items()
+        ),
         "left out, near repeats of test": left_out
         and f"{len(left_out)}: {abbreviate(', '.join(left_out))}",
         "validation": f"{before['mean']:.4f} to {after['mean']:.4f} ({queries(after['queries'])})",
@@ -85,7 +86,7 @@ def _list_facts(learnt: JsonMapping) -> list[tuple[str, str]]:
         f"{usage['output_tokens']} out, {number(usage['list_usd'], '${:.4f}', 'price unknown')}, "
         f"{learnt['seconds']:.1f} s",
     }
-    return [(words, str(fact)) for words, fact in facts.items() if fact not in ("", None, [])]
+    return [(words, str(fact)) for words, fact in facts.items() if fact not in ("", None, {})]
 
 
 def show_table(*, as_json: bool) -> None:

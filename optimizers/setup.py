@@ -76,9 +76,8 @@ class ResolvedCompilation:
 
     def retriever(self, chosen: Mapping[str, Any]) -> str:
         """Return the expression of the retriever of a combination."""
-        if self.ranges and chosen:
-            return parameter_search.fill_template(self.template, chosen)
-        return str(self.resolved.retriever)
+        template = self.template if chosen else str(self.resolved.retriever)
+        return parameter_search.fill_template(template, chosen)
 
     def fit_to(self, training: Trainset) -> "ResolvedCompilation":
         """Return a copy with the task's own choices.
@@ -127,8 +126,10 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
             request.program_label, constructor, template, request.ranges
         )
         drawn = parameter_search.combinations(ranges, options["trials"], request.seed)
-    expressions = {parameter_search.fill_template(template, chosen): None for chosen in drawn}
-    tried = list(map(retrievers.canonicalize, expressions))
+    tried = [
+        retrievers.canonicalize(parameter_search.fill_template(template, chosen))
+        for chosen in drawn
+    ]
     for retriever in tried:
         retrievers.validate(retriever)
     check_prices(request, list(filter(None, [request.teacher, request.prompt_lm])), tried)
@@ -178,10 +179,6 @@ def _check_options(request: CompileRequest, row: Teleprompter) -> None:
             "objective writes what one task says of itself; give one --task, and no other to "
             "--held-out"
         )
-    if not 0 <= request.seed < 2**32:
-        raise UsageError(
-            f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are"
-        )
     for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
         if spec:
             parse(spec, option)
@@ -203,10 +200,9 @@ def _check_tasks(request: CompileRequest) -> None:
     """Check that the tasks exist, and that no two have the same name: queries are told apart by it."""
     tasks = (*request.tasks, *request.held_out_tasks)
     places = {environments.locate_task(task, request.data_of(task)) for task in tasks}
-    names = [name for name, _ in places]
-    if repeated := [name for name in names if names.count(name) > 1]:
+    if len(dict(places)) < len(places):
         raise UsageError(
-            f"two of {', '.join(tasks)} are both called {repeated[0]}; a line `name = ...` in the "
+            f"two of {', '.join(tasks)} have the same name; a line `name = ...` in the "
             f"benchmark.toml of one tells them apart"
         )
 
@@ -337,14 +333,9 @@ class CompilationInputs:
 def compile_with(inputs: CompilationInputs, folder: Path) -> SextantError | None:
     """Evaluate the program before and the result of the teleprompter; return the reason of an early end."""
     inputs.study.student = inputs.student.lm
-    context = dspy.context(
-        lm=inputs.student.lm,
-        adapter=Adapter(),
-        trace=None,
-        num_threads=inputs.request.at_once,
-    )
+    asked = {"lm": inputs.student.lm, "num_threads": inputs.request.at_once}
     try:
-        with context, while_running(), _quiet(folder):
+        with dspy.context(**asked, adapter=Adapter(), trace=None), while_running(), _quiet(folder):
             _work_interruptibly(inputs)
         return None
     except KeyboardInterrupt:
@@ -380,8 +371,7 @@ def _work(inputs: CompilationInputs) -> None:
         study.before = study.candidate(program, tuned).digest
         study.start = study.candidate(start, tuned).digest
         study.evaluate(program, "validation")
-        if study.start != study.before:
-            study.evaluate(start, "validation")
+        study.evaluate(start, "validation")
         for fold in study.folds:
             study.fold = fold
             if all(study.parts.values()):

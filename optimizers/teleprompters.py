@@ -71,18 +71,24 @@ class Teleprompter:
 
 
 def _with_arguments(job: TeleprompterContext, product: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a teleprompter with the arguments of its `compile()`; alone it gets the sets and the seed."""
-    teleprompter, arguments = product if isinstance(product, tuple) else (product, None)
+    """Return a teleprompter with the arguments of its `compile()`: the sets and the seed, unless it has its own."""
+    teleprompter, own = product if isinstance(product, tuple) else (product, {})
     if not hasattr(teleprompter, "compile"):
         raise UsageError(
             f"{job.request.optimizer} returned a {type(product).__name__}; it has to return a "
             f"teleprompter of DSPy's with the arguments of its compile(), or a program"
         )
-    if arguments is None:
-        accepted = inspect.signature(teleprompter.compile).parameters
-        usual = {**_both(job), "seed": job.request.seed}
-        arguments = {name: value for name, value in usual.items() if name in accepted}
-    return teleprompter, arguments
+    accepted = inspect.signature(teleprompter.compile).parameters
+    usual = {name: value for name, value in _usual(job).items() if name in accepted}
+    return teleprompter, usual | own
+
+
+def _usual(job: TeleprompterContext) -> dict[str, Any]:
+    return {
+        "trainset": _shuffled(job.study.examples("train"), job.seed),
+        "valset": job.study.examples("validation"),
+        "seed": job.seed,
+    }
 
 
 TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are listed
@@ -143,15 +149,7 @@ def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
 
 
 def _label(job: TeleprompterContext) -> list[dspy.Example]:
-    return _shuffled(job.inputs.label(job.study.parts["train"]), job.request.seed)
-
-
-def _train(job: TeleprompterContext) -> dict[str, Any]:
-    return {"trainset": _shuffled(job.study.examples("train"), job.request.seed)}
-
-
-def _both(job: TeleprompterContext) -> dict[str, Any]:
-    return {**_train(job), "valset": job.study.examples("validation")}
+    return _shuffled(job.inputs.label(job.study.parts["train"]), job.seed)
 
 
 def _choose_threshold(job: TeleprompterContext, threshold: float) -> float:
@@ -234,11 +232,11 @@ def knn(job: TeleprompterContext, k: int, threshold: float) -> TeleprompterResul
 
 def _last_calls(trace: list[Any], names: Mapping[int, str]) -> dict[str, list[dict[str, Any]]]:
     """Return the last call of each predictor in a trace, which has seen the most, by its name."""
-    demos = {}
-    for predictor, inputs, outputs in trace:
-        if name := names.get(id(predictor)):
-            demos[name] = [{**inputs, **to_json_values(outputs)}]
-    return demos
+    return {
+        names[id(predictor)]: [{**inputs, **to_json_values(outputs)}]
+        for predictor, inputs, outputs in trace
+        if id(predictor) in names
+    }
 
 
 @_row(
@@ -259,12 +257,10 @@ def mipro(job: TeleprompterContext, candidates: int, trials: int, **demonstratio
         auto=None,
         num_candidates=candidates,
         num_threads=job.request.at_once,
-        seed=job.request.seed,
+        seed=job.seed,
     )
-    sets = _both(job)
-    queries = len(sets["valset"])
+    queries = len(job.study.parts["validation"])
     arguments = {
-        **sets,
         "num_trials": trials,
         # As in DSPy.
         "minibatch": queries > 50,
@@ -284,7 +280,7 @@ def copro(job: TeleprompterContext, breadth: int, depth: int) -> Any:
         breadth=breadth,
         depth=depth,
     )
-    return teleprompter, {**_train(job), "eval_kwargs": evaluation}
+    return teleprompter, {"eval_kwargs": evaluation}
 
 
 @_row(
@@ -325,7 +321,7 @@ def gepa(job: TeleprompterContext, evaluations: int, batch: int) -> Any:
         instruction_proposer=InstructionProposer(adapter=Adapter()),
         num_threads=job.request.at_once,
         warn_on_score_mismatch=False,
-        seed=job.request.seed,
+        seed=job.seed,
     )
 
 
@@ -363,7 +359,7 @@ def infer_rules(
         num_threads=job.request.at_once,
     )
     teleprompter.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
-    return teleprompter, {**_both(job), "trainset": _label(job)[:_RULES_FROM]}
+    return teleprompter, {"trainset": _label(job)[:_RULES_FROM]}
 
 
 @_row(
@@ -392,9 +388,8 @@ def better_together(job: TeleprompterContext, strategy: str) -> TeleprompterResu
     job.student.set_lm(job.inputs.student.lm)
     best = dspy.BetterTogether(metric=job.study.metric, **teleprompters).compile(
         job.student,
-        **_both(job),
+        **_usual(job),
         num_threads=job.request.at_once,
-        seed=job.request.seed,
         strategy=strategy,
         optimizer_compile_args=arguments,
     )

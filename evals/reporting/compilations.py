@@ -46,7 +46,7 @@ def _list_rows(record: JsonMapping, file: Path) -> Iterator[JsonObject]:
             "optimizer": f"{record['program']}, {record['optimizer']}, {record['lm']}",
             "task": comparison["task"] + (", not compiled on" if is_other else ""),
             "split": comparison["split"],
-            "metric": record["metric"],
+            "metric": row.get("metric", ""),
             "before": figure_cell(row.get("baseline_mean"), unknown=""),
             "compiled": figure_cell(row.get("mean"), unknown=""),
             "change": figure_cell(row.get("difference"), "{:+z.4f}", ""),

@@ -52,16 +52,12 @@ def _cut(value: Any, named: set[str]) -> Any:
     if not isinstance(value, list):
         return value
     entries = value[-SHOWN:]
-    if all(_is_passage(entry) for entry in value):
+    if all(isinstance(entry, Mapping) and {"id", "text"} <= entry.keys() for entry in value):
         # The sort is stable: passages of equal rank stay as they were shown.
         by_naming = sorted(value, key=lambda passage: passage["id"] not in named)
         chosen = by_naming[:SHOWN]
         entries = [passage for passage in value if passage in chosen]
     return [_cut(entry, named) for entry in entries]
-
-
-def _is_passage(entry: Any) -> bool:
-    return isinstance(entry, Mapping) and {"id", "text"} <= entry.keys()
 
 
 def texts_in(value: Any) -> Iterator[str]:

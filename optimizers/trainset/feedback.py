@@ -37,6 +37,11 @@ _FACTS = {
     "decision_hop": "decided at hop",
     "place": "place in the ranking",
 }
+# Tools whose steps tell of a fault.
+_FAULTS = {
+    "shorten": "Prompts that were cut to fit the model",
+    "stop": "Ended before it was done, by a limit",
+}
 DOCUMENTS = 5  # relevant documents told one by one; the others are counted
 SEARCHES = 8  # searches told
 QUOTE = 200  # characters of a document
@@ -59,8 +64,7 @@ def feedback(query: Query, outcome: Outcome, environment: Environment, *, cutoff
     A document is well ranked up to rank `cutoff`. ValueError if the query is not in `environment`:
     feedback uses no judgements but those that are compiled on.
     """
-    compiled_on = {(compiled.query_id, compiled.text) for compiled in environment.queries}
-    if (query.query_id, query.text) not in compiled_on:
+    if query not in environment.queries:
         raise ValueError(
             f"query {query.query_id!r} is none of those that are compiled on; there is no "
             f"feedback on it"
@@ -208,12 +212,11 @@ def _faults(outcome: Outcome) -> list[str]:
     trace = outcome["trace"]
     texts: dict[str, list[str]] = {}  # by what they tell
     for step in trace["steps"]:
+        heading, text = _FAULTS.get(step["tool"], ""), step["argument"]
         if step.get("refused") and step["tool"] != "search":
-            texts.setdefault("Calls that were refused", []).append(step["refused"])
-        elif step["tool"] == "shorten":
-            texts.setdefault("Prompts that were cut to fit the model", []).append(step["argument"])
-        elif step["tool"] == "stop" and step["argument"] not in ("done", "error"):
-            texts.setdefault("Ended before it was done, by a limit", []).append(step["argument"])
+            heading, text = "Calls that were refused", step["refused"]
+        if heading and text not in ("done", "error"):
+            texts.setdefault(heading, []).append(text)
     if outcome["error"]:
         texts["Failed, which scores 0"] = [outcome["error"]]
     lines = [

@@ -20,7 +20,7 @@ from sextant.environments import load
 from sextant.environments.base import EmptySplit, Environment
 from sextant.evals.scoring.statistics import fewest_moved
 from sextant.evals.scoring.text_similarity import similarities
-from sextant.tools.errors import UsageError, require_at_least
+from sextant.tools.errors import UsageError
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.session import SharedOnDeepcopy
@@ -75,8 +75,6 @@ def split_dev(
     **load_options: Any,
 ) -> Trainset:
     """Divide the dev split of `task`, loaded as `how` says; `limit` takes the first two or more by the hash."""
-    if limit is not None:
-        require_at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
         raise UsageError(
             f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries"
@@ -100,13 +98,14 @@ def split_dev(
         (query for query in dev.queries if query.query_id not in left_out),
         key=lambda query: hashlib.sha256(_encode(f"{seed}:{query.query_id}")).digest(),
     )
-    if len(usable) < 2:
+    chosen = usable[:limit]
+    if len(chosen) < 2:
         raise UsageError(
             f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}, "
-            f"{len(left_out)} of them near repeats of a test query; compiling needs at least 2, one "
-            f"to train on and one to choose by; {_REMEDY}"
+            f"{len(left_out)} of them near repeats of a test query, and {len(chosen)} of the others "
+            f"chosen; compiling needs at least 2, one to train on and one to choose by; {_REMEDY}"
         )
-    train, validation = _cut(_pieces(usable[:limit], dev), share)
+    train, validation = _cut(_pieces(chosen, dev), share)
     query_ids = [query.query_id for query in train + validation]
     judged = dev.judgements[dev.headline]
     content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, len(train), query_ids])

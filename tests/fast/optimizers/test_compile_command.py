@@ -142,7 +142,6 @@ def test_a_folder_of_ones_own_is_compiled_on_beside_a_miniature(tmp_path):
         (("--train-share", "0"), "not between 0 and 1"),
         (("--limit", "1"), "at least 2"),
         (("--folds", "13"), "--folds 13: obliq/congress has 12 dev queries"),
-        (("--seed", "-1"), "--seed -1"),
         (("--max-concurrent", "0"), "not a whole number of at least 1"),
         (("--budget-usd", "5", "--lm", SERVER), "use --budget-calls"),
         (("--budget-usd", "5", "--teacher", SERVER), "use --budget-calls"),

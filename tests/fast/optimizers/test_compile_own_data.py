@@ -102,4 +102,4 @@ def test_two_places_of_one_name_are_refused(mine, command_of, tmp_path):
     done = command_of(module)(
         "--program", "multihop", "--task", "mine,c/mine", "--optimizer", "labeled"
     )
-    assert done.code == 2 and "are both called own/mine" in done.err
+    assert done.code == 2 and "two of mine, c/mine have the same name" in done.err
