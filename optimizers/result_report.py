@@ -45,13 +45,14 @@ def print_result(learnt: JsonMapping, *, as_json: bool = False) -> None:
     if as_json:
         print_json(learnt, kept="in learnt.json")
         return
-    searched = learnt["pool"] or learnt["retriever"]
-    is_compared = "on_validation" in learnt
+    untested = "" if "on_validation" in learnt else "; nothing was tested"
     blocks: list[TerminalBlock] = [
         describe_task({**learnt, "split": "dev"}),
-        describe_system({**learnt, "retriever": searched, "compiled": None}),
+        describe_system(
+            {**learnt, "retriever": learnt["pool"] or learnt["retriever"], "compiled": None}
+        ),
         DefinitionList(_list_facts(learnt)),
-        f"{_KEPT[learnt['kept']]}{'' if is_compared else '; nothing was tested'}",
+        _KEPT[learnt["kept"]] + untested,
     ]
     for name, prompt in learnt["changes"].items():
         blocks += ["", f"prompt of {name}, with {plural(prompt['demos'], 'demonstration')}:"]

@@ -422,12 +422,12 @@ def _quiet(folder: Path) -> Iterator[None]:
             raise
 
 
-# The offline engine's answers to DSPy's optimizers: it has no text of its own, so it proposes none.
-# With it every optimizer runs from end to end without key or network, and finds no better instruction,
-# because there is none to find. Its answers to a program are the program's (programs/base.py).
+# The offline engine's answers to DSPy's optimizers: it has no text of its own, so it repeats the
+# instruction that GEPA shows, and else writes nothing. With it every optimizer runs from end to end
+# without key or network, and finds no better instruction, because there is none to find. Its answers to
+# a program are the program's (programs/base.py).
 _UNTOLD = (
     "proposed_instruction",
-    "new_instruction",
     "shortened_instruction",
     "proposed_prefix_for_output_field",
     "discussion",
@@ -441,6 +441,7 @@ _UNTOLD = (
 )
 _RULES: Rules = {
     **dict.fromkeys(_UNTOLD, lambda inputs, statistics: ""),
+    "new_instruction": lambda inputs, statistics: inputs["current_instruction"],
     "objective": lambda inputs, statistics: (inputs["drafts"] or [environments.base.GENERIC])[-1],
     "module_advice": lambda inputs, statistics: {},
 }
