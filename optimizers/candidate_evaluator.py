@@ -2,7 +2,7 @@
 
 A call of an instrumented program with the id of a training query searches for that query as in a
 run, scores the ranking and returns a small prediction, whoever calls it: an evaluation, a
-bootstrap, a sampled trajectory. DSPy's own executor makes the calls. What has to end a compilation
+bootstrap, a sampled trajectory. DSPy's own executor makes the calls. An exception that ends a compilation
 passes through it, because `AbortCompilation` is no Exception; a call that it makes again, because
 it is slow, gets the answers of the first (tools/models/storage/ledger.py). Demonstrations made of
 traces have a few passages, cut short.

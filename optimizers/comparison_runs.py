@@ -1,8 +1,8 @@
 """The ordinary runs of a compilation, and their comparison: the program as it was, from its start
 if there is one, and compiled, on the validation queries and with `held_out` on the test queries.
 
-Each has a run folder of its own, and a run on the test split counts as a use of it. What a model has
-answered during the compilation is on disk, and is not asked again.
+Each has a run folder of its own, and a run on the test split counts as a use of it. Calls that a model has
+answered during the compilation are on disk, and are not made again.
 """
 
 import shlex

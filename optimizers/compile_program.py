@@ -55,7 +55,7 @@ def compile_program(
 ) -> tuple[JsonObject, SextantError | None]:
     """Compile, or go on compiling; `tell` is given lines of progress.
 
-    Return what learnt.json has, with "looks", the uses of the test split so far, and the reason if it
+    Return the content of learnt.json, with "looks", the uses of the test split so far, and the reason if it
     ended before its end. SextantError for a request that cannot be met, or if not even the program
     before was evaluated.
     """

@@ -1,4 +1,4 @@
-"""The result of a compilation as a person reads it: what was kept, what it changes, and the
+"""The result of a compilation as a person reads it: the kept candidate, its changes, and the
 comparison of the runs; and the list of teleprompters.
 """
 

@@ -69,7 +69,7 @@ def summarise(study: CandidateEvaluator, candidate: Candidate) -> JsonObject:
 
 
 def list_candidates(study: CandidateEvaluator) -> Iterator[JsonObject]:
-    """Yield what candidates.jsonl has of each state that was evaluated, with its means so far."""
+    """Yield a row of candidates.jsonl for each state that was evaluated, with its means so far."""
     for digest, candidate in study.candidates.items():
         means = {
             part_name: _measure(study, digest, digest, part_name)

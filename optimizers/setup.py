@@ -408,7 +408,7 @@ class _Log(io.TextIOWrapper):
 
 @contextmanager
 def _quiet(folder: Path) -> Iterator[None]:
-    """Send what DSPy prints and logs, which goes to stderr, to optimizer.log."""
+    """Send the prints and logs of DSPy, which go to stderr, to optimizer.log."""
     file = files.open_file(folder / "optimizer.log", "ab")
     with (
         _Log(file, encoding="utf-8", errors="backslashreplace") as log,

@@ -1,7 +1,7 @@
-"""What optimizers changed and cost: a row for each comparison of a compilation (learnt.json) next to
+"""The gain and the cost of optimizers: a row for each comparison of a compilation (learnt.json) next to
 the runs of a report.
 
-What `sextant compile` prints of a compilation is in optimizers/result_report.py.
+The output of `sextant compile` is in optimizers/result_report.py.
 """
 
 from collections.abc import Iterable, Iterator

@@ -59,7 +59,7 @@ _QUOTATION_MARK = re.compile('["\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QU
 
 
 def feedback(query: Query, outcome: Outcome, environment: Environment, *, cutoff: int = 10) -> str:
-    """Describe in a few lines what became of the query's relevant documents, and why.
+    """Describe in a few lines how far the query's relevant documents came, and why.
 
     A document is well ranked up to rank `cutoff`. ValueError if the query is not in `environment`:
     feedback uses no judgements but those that are compiled on.
