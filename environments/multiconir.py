@@ -279,26 +279,23 @@ def _ported(request: LoadRequest, task: Task) -> Environment:
     ).narrow(DEV, request.split)
 
 
-def _locate_csv(folder: Path, domain: str, file: str) -> Path:
-    inside = "Task4" if file in LENGTHS.values() else file
-    name = f"{inside}/{domain}_{file}.csv"
-    for path in (folder / "datasets" / name, folder / name):
-        if path.is_file():
-            return path
-    raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
-
-
 def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     """Read the rows of `file` (a key of COLUMNS) of `domain` ("Legal Document").
 
     DataError names row and column.
     """
-    path = _locate_csv(folder, domain, file)
+    name = f"{'Task4' if file in LENGTHS.values() else file}/{domain}_{file}.csv"
+    path = folder / "datasets" / name
+    if not path.is_file() and not (path := folder / name).is_file():
+        raise DataError(
+            f"{folder} holds no datasets/{name}; a data folder has the release's layout"
+        )
     rows = []
     for location, row in tables.read_headed(path):
-        rows.append({column: tables.pick_column(location, row, column) for column in COLUMNS[file]})
-        if empty := [column for column, text in rows[-1].items() if not text.strip()]:
-            raise DataError(f"{location}: column {empty[0]!r} is empty")
+        for column in COLUMNS[file]:
+            if not row.get(column, "").strip():
+                raise DataError(f"{location}: column {column!r} is empty or not there")
+        rows.append({column: row[column] for column in COLUMNS[file]})
     if not rows:
         raise DataError(f"{path} has no rows in it")
     return rows

@@ -195,23 +195,21 @@ def run_checks(task: str, data: str | None = None, **options: Any) -> Iterator[C
         is_left_out = note.startswith(LEFT_OUT)
         yield CheckResult("left out" if is_left_out else "note", True, note.removeprefix(LEFT_OUT))
     both = sorted(test.queries_by_id.keys() & dev.queries_by_id.keys())
-    texts = [query.text for query in (*dev.queries, *test.queries)]
-    repeated = f"{len(texts) - len({*texts})} texts of queries are repeated"
-    yield CheckResult("dev and test", not both, f"{_show(both)} queries in both; {repeated}")
+    yield _report("dev and test", both, "queries are in both")
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
         for split, environment in splits.items():
             # Dev may be over other documents (BIRCO), but never in other units.
-            yield _judgements(environment, split, name, units or environment.documents)
-    yield _masks(test)
+            yield from _judgements(environment, split, name, units or environment.documents)
+    yield from _masks(test)
     if not test.release_ids:  # others than ours
         leak = measure_leak(test)
         remedy = "; opaque_ids = true in benchmark.toml gives programs others" * leak.tells
         yield CheckResult("ids", not leak.tells, f"{leak}{remedy}")
-    repeats = len(test.documents.repeats())
-    finding = f"{repeats} documents with the text of an earlier one; judged by id, never merged"
-    yield CheckResult("equal texts", True, finding)
+    repeats = [*test.documents.repeats()]
+    said = "documents with the text of an earlier one; judged by id, never merged"
+    yield _report("equal texts", repeats, said, harmless=True)
     if test.data == "mini":
         yield _golden(test)
 
@@ -250,58 +248,65 @@ def _counts(dev: Environment, test: Environment) -> CheckResult:
     return CheckResult("counts", fine, f"{finding}; {paper}")
 
 
+def _report(
+    what: str, found: Sequence[object], said: str, *, harmless: bool = False
+) -> CheckResult:
+    """Return a finding with the number of things that were found, and the first of them."""
+    example = f", e.g. {found[0]!r}" if found else ""
+    return CheckResult(what, harmless or not found, f"{len(found)} {said}{example}")
+
+
 def _judgements(
     environment: Environment,
     split: str,
     name: str,
     doc_ids: Container[str],
-) -> CheckResult:
-    """Return whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
+) -> Iterator[CheckResult]:
+    """Yield whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
     judgements = environment.judgements[name]
-    grades = list[float]()
-    judged = set[str]()
-    lost = list[tuple[str, str]]()  # judgements of documents that are not there
-    without = list[str]()  # queries without a relevant document
-    for query_id in environment.queries_by_id:
-        graded = judgements.qrels.get(query_id, {})
-        labelled = {**graded, **(judgements.binary or {}).get(query_id, {})}
-        grades += graded.values()
-        judged.update(labelled)
-        lost += [(doc_id, query_id) for doc_id in labelled if doc_id not in doc_ids]
-        without += [query_id] * (not judgements.relevant(query_id))
-    scale = f" of grade {min(grades):g} to {max(grades):g}" if grades else ""
-    finding = (
-        f"{len(grades)}{scale}, {judgements.level}; {_show(lost)} of documents that are not there; "
-        f"{_show(without)} queries without a relevant document"
-    )
+    labels = {
+        query_id: {
+            **judgements.qrels.get(query_id, {}),
+            **(judgements.binary or {}).get(query_id, {}),
+        }
+        for query_id in environment.queries_by_id
+    }
+    lost = [
+        (doc_id, query_id)
+        for query_id, judged in labels.items()
+        for doc_id in judged
+        if doc_id not in doc_ids
+    ]
     # Quirks of a user's data are counted, not refused. DORIS-MAE has queries without a label of 1,
     # which is a fact of the release.
-    if environment.task.startswith("own/"):
-        fine = len({doc_id for doc_id, _ in lost}) * 2 <= len(judged)
-    else:
-        fine = not lost and (bool(judgements.relevant_from) or not without)
-    return CheckResult(f"{name} judgements, {split}", fine, finding)
+    is_custom = environment.task.startswith("own/")
+    judged = set[str]().union(*labels.values())
+    is_usable = is_custom and len(dict(lost)) * 2 <= len(judged)
+    count = sum(map(len, labels.values()))
+    said = f"of {count} judgements are of no document of the corpus"
+    yield _report(f"{name} judgements, {split}", lost, said, harmless=is_usable)
+    without = [query_id for query_id in labels if not judgements.relevant(query_id)]
+    said = f"queries without a document that is {judgements.level}"
+    harmless = is_custom or bool(judgements.relevant_from)
+    yield _report(f"queries by {name}, {split}", without, said, harmless=harmless)
 
 
-def _show(found: Sequence[object]) -> str:
-    """Return the number of things that were found, with the first of them."""
-    return f"{len(found)} (e.g. {found[0]!r})" if found else "0"
-
-
-def _masks(environment: Environment) -> CheckResult:
-    """Return whether the excluded documents are there, and none of them is relevant."""
-    unknown = []
-    relevant = []
-    for query in environment.queries:
-        unknown += sorted(query.excluded - environment.documents.keys())
-        for judgements in environment.judgements.values():
-            relevant += sorted(query.excluded & judgements.relevant(query.query_id).keys())
+def _masks(environment: Environment) -> Iterator[CheckResult]:
+    """Yield whether the excluded documents are there, and none of them is relevant."""
+    masked = [doc_id for query in environment.queries for doc_id in query.excluded]
+    unknown = [doc_id for doc_id in masked if doc_id not in environment.documents]
     # A missing document cannot be shown. Ids that are only spelled differently are refused before
     # (environments/custom.py).
-    harmless = environment.task.startswith("own/") or not unknown
-    finding = f"{_show(unknown)} are not in the corpus, {_show(relevant)} are judged relevant"
-    masked = sum(len(query.excluded) for query in environment.queries)
-    return CheckResult("masked documents", harmless and not relevant, f"{masked}; {finding}")
+    is_custom = environment.task.startswith("own/")
+    said = f"of {len(masked)} are not in the corpus"
+    yield _report("masked documents", unknown, said, harmless=is_custom)
+    relevant = [
+        (doc_id, query.query_id)
+        for query in environment.queries
+        for judgements in environment.judgements.values()
+        for doc_id in query.excluded & judgements.relevant(query.query_id).keys()
+    ]
+    yield _report("masked and relevant", relevant, "documents are both")
 
 
 def _golden(test: Environment) -> CheckResult:

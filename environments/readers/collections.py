@@ -182,10 +182,8 @@ def match_judgements(
             raise DataError(f"{source}: no query has a judgement: {mismatch}{hint}")
         if mismatch.is_spelling:
             warnings.append(f"{source}: judged queries left out, as unknown: {mismatch}.")
-    missing = list_missing(qrels, corpus, separator)
-    judgements = Judgements(qrels, relevant_from=relevant_from)
-    counts["judged documents that are not in the corpus"] = len(missing)
     counts["queries without a judgement, left out"] = len(unjudged)
+    mismatched = _check_documents(source, qrels, corpus, counts, separator, relevant_from, hint)
     texts = _select(asked.texts, qrels)
     return Collection(
         corpus,
@@ -199,7 +197,7 @@ def match_judgements(
         unjudged=frozenset(unjudged),
         instructions=_select(asked.instructions, qrels),
         said=(_count_data(corpus, texts.values(), qrels, counts),),
-        warnings=(*check_judged(source, judgements, corpus, missing, hint), *warnings),
+        warnings=(*mismatched, *warnings),
     )
 
 
@@ -276,43 +274,39 @@ def _join_splits(
     return qrels, dev
 
 
-def list_missing(qrels: Qrels, documents: Container[str], separator: str = "") -> list[str]:
-    """Return the judged documents that are not in the corpus, each once; with a `separator`,
-    their parents.
-    """
-    units = documents
-    if separator:
-        units = {doc_id.rpartition(separator)[0] or doc_id for doc_id in documents}
-    return [doc_id for doc_id in dict.fromkeys(chain(*qrels.values())) if doc_id not in units]
-
-
-def check_judged(
+def _check_documents(
     source: str,
-    judgements: Judgements,
-    documents: Container[str],
-    missing: Sequence[str],
-    hint: str = "",
+    qrels: Qrels,
+    corpus: Corpus,
+    counts: Counter[str],
+    separator: str,
+    relevant_from: float,
+    hint: str,
 ) -> list[str]:
-    """Return a warning of judged documents that are `missing`, if most are, or if some are only
-    spelled differently.
+    """Return a warning of judged documents that the corpus lacks, if it lacks most, or if some are
+    only spelled differently; with a `separator`, the parents of its documents are judged.
 
-    DataError if all are missing, or all that are relevant: every score would be 0. `hint` ends
-    its message.
+    DataError if it lacks all that are relevant: every score would be 0.
     """
+    units: Container[str] = corpus
+    if separator:
+        units = {doc_id.rpartition(separator)[0] or doc_id for doc_id in corpus}
+    judged = dict.fromkeys(chain(*qrels.values()))
+    missing = [doc_id for doc_id in judged if doc_id not in units]
+    counts["judged documents that are not in the corpus"] = len(missing)
     if not missing:
         return []
-    lost = set(missing)
-    judged = set(chain(*judgements.qrels.values()))
-    relevant = set(chain(*map(judgements.relevant, judgements.qrels)))
-    mismatch = document_ids.compare(missing, "judgements", documents, "corpus")
-    if relevant and relevant <= lost:
+    judgements = Judgements(qrels, relevant_from=relevant_from)
+    relevant = set(chain(*map(judgements.relevant, qrels)))
+    mismatch = document_ids.compare(missing, "judgements", corpus, "corpus")
+    if relevant and relevant <= {*missing}:
         raise DataError(
             f"{source}: none of the relevant documents ({len(relevant):,}) is in the corpus: "
             f"{mismatch} (`max_p` in benchmark.toml judges passages by their documents){hint}"
         )
-    if len(lost) * 2 <= len(judged) and not mismatch.is_spelling:
+    if len(missing) * 2 <= len(judged) and not mismatch.is_spelling:
         return []
-    share = f"{len(lost):,} of {plural(len(judged), 'judged document')}"
+    share = f"{len(missing):,} of {plural(len(judged), 'judged document')}"
     return [f"{source}: not in the corpus, and never found: {share}: {mismatch}"]
 
 
@@ -356,10 +350,15 @@ class _Table:
         self.folder = folder
         self.name = name
         self.files = files
+        self.columns = columns
         self.tally = corpora.Tally()
         self.known = dict(_COLUMNS[name])
         # Of a column of ours, those that --column names, which are joined.
-        self.named = {our: _split_names(columns[our]) for our in self.known if our in columns}
+        self.named = {
+            our: [normalise_column(name) for name in re.split("[+,]", columns[our])]
+            for our in self.known
+            if our in columns
+        }
         if "title" in self.named.get("text", ()) and "title" not in self.named:
             self.known.pop("title")
 
@@ -423,7 +422,7 @@ class _Table:
     def _refuse(self, our: str, names: Sequence[str], location: str) -> SextantError:
         """Return the error for a row without a column of ours."""
         if our in self.named and not self.tally.columns:  # in the first row
-            return UnknownName(f"column of {location} for {our}", "+".join(self.named[our]), names)
+            return UnknownName(f"column of {location} for {our}", self.columns[our], names)
         has = ", ".join(map(tables.abbreviate, names))
         return DataError(
             f"{location}: no column is known as the {our} of {self.name}; --column {our}=NAME "
@@ -446,11 +445,6 @@ class _Table:
         corpus = corpora.open_corpus(home, self.files, read, self.tally, repr(self.named))
         counts.update(self.tally.counts)
         return corpus
-
-
-def _split_names(joined: str) -> list[str]:
-    """Return the columns that --column joins, as `normalise_column` has them."""
-    return [normalise_column(name) for name in re.split("[+,]", joined)]
 
 
 def _join(row: JsonObject, our: str, names: Sequence[str], location: str) -> Any:
@@ -501,8 +495,8 @@ class _Tables(NamedTuple):
             read = [table for table in self.tables if our in _COLUMNS[table.name]]
             present = [name for table in read for name in table.tally.columns]
             known = {*map(normalise_column, present)}
-            for column in _split_names(joined):
-                if column not in known:
+            for column in re.split("[+,]", joined):
+                if normalise_column(column) not in known:
                     raise UnknownName(f"column of {self.folder} for {our}", column, present)
 
     def describe_left_out(self, other_files: Iterable[Path]) -> str:
@@ -622,14 +616,13 @@ def read_port(
     return Collection(corpus, in_order, _select(qrels, in_order), unjudged=unjudged)
 
 
-def read_qrels(path: Path, queries: Container[str], documents: Container[str]) -> Grades:
+def read_qrels(path: Path, queries: Mapping[str, str], corpus: Corpus) -> Grades:
     """Read judgements of a file alone. DataError for a query or a document that is not known."""
     table = _Table(path.parent, "judgements", [path], {})
     [qrels] = _read_judgements(table, Counter()).values()
-    if strangers := [query_id for query_id in qrels if query_id not in queries]:
-        raise DataError(f"{path}: the query {strangers[0]!r} is not among the queries")
-    if missing := list_missing(qrels, documents):
-        raise DataError(f"{path}: the document {missing[0]!r} is not in the corpus")
+    unknown = qrels.keys() - queries.keys() or set(chain(*qrels.values())) - corpus.keys()
+    if unknown:
+        raise DataError(f"{path}: {min(unknown)!r} is no query or document of the task")
     return qrels
 
 

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,10 +74,9 @@ class RehearsedRun(NamedTuple):
 
     program: Program
     queries: Sequence[Query]
-    calls: Sequence[Sequence[CallTokens]] = ()  # of each query
+    calls: Sequence[CallTokens] = ()  # of all its queries
+    most: int = 0  # calls of these queries that the program allows, or that were made
     notes: Sequence[str] = ()  # what was otherwise than in the run
-    # The most calls of each query by its program; None if the rehearsal has them.
-    most: Sequence[int | None] = ()
 
 
 def render_estimate(estimate: JsonObject, subject_lines: Sequence[str] = ()) -> str:
@@ -146,10 +145,8 @@ def extrapolate(
     if not rehearsal.program.pooled:
         sizes = dict.fromkeys(sizes, 1)
     share = sum(sizes.values()) / max(1, sum(sizes[query.query_id] for query in rehearsal.queries))
-    # More than the program's ceiling were rehearsed if a small window makes it read in several.
-    most = zip_longest(map(len, rehearsal.calls), rehearsal.most, fillvalue=0)
-    calls = share * sum(max(made, ceiling or 0) for made, ceiling in most)
-    rehearsed = list(chain(*rehearsal.calls))
+    calls = share * rehearsal.most
+    rehearsed = rehearsal.calls
     repeats = calls / max(1, len(rehearsed))
     is_offline = request.lm == "offline"
     price = None if is_offline else model.price
@@ -232,17 +229,16 @@ def rehearse(
     if pool := resolved.pool:
         environment = pool.add_to(environment, [index for _ in pool.parts])
     system = make_system(resolved, environment, index, dict.fromkeys(resolved.others, index))
-    rehearsal = StandInModel(index.statistics, model).watch(
-        system, environment.queries, environment.documents
-    )
     pool_size = resolved.values.get("pool", 0)
     limit = resolved.limits.get("max_calls", sys.maxsize)
-    ceilings = (
-        program.most_calls(len(query.candidates or ()) or pool_size)
-        for query in environment.queries
+
+    def most_calls(query: Query) -> int:
+        return min(limit, program.most_calls(len(query.candidates or ()) or pool_size) or 0)
+
+    rehearsal = StandInModel(index.statistics, model).watch(
+        system, environment.queries, environment.documents, most_calls
     )
-    most = [ceiling and min(ceiling, limit) for ceiling in ceilings]
-    return rehearsal._replace(program=program, notes=[*notes, *rehearsal.notes], most=most)
+    return rehearsal._replace(program=program, notes=[*notes, *rehearsal.notes])
 
 
 class StandInModel(session.SharedOnDeepcopy, dspy.LM):
@@ -257,47 +253,49 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         # So that prompts have the form, and calls of tools the protocol, of the real model's.
         for name in ("window", "limit", "structured", "server", "tools"):
             setattr(self, name, getattr(model.lm, name, None))
-        self.calls: list[CallTokens] = []  # of the last query
+        self.calls: list[CallTokens] = []
 
     def watch(
         self,
         system: Any,
         queries: Sequence[Query],
         documents: Corpus,
+        most_calls: Callable[[Query], int] = lambda _: 0,
     ) -> RehearsedRun:
         """Return the calls that a program makes for the queries.
 
-        RunIncomplete if all of them fail.
+        `most_calls` are those that it may make for one, or 0. RunIncomplete if all queries fail.
         """
-        calls = []
+        most = 0
         failed = []
         for query in queries:
-            self.calls = []
-            calls.append(self.calls)
+            begun = len(self.calls)
             with while_running(), dspy.context(lm=self, adapter=Adapter(), trace=[]):
                 outcome = contextvars.copy_context().run(answer_query, system, query, documents)
             if isinstance(outcome, Exception):
                 raise outcome
             if outcome["error"]:
                 failed.append(f"query {query.query_id}: {outcome['error']}")
-        if failed and len(failed) == len(calls):
+            # More than the program allows are made if a small window makes it read in several.
+            most += max(len(self.calls) - begun, most_calls(query))
+        if failed and len(failed) == len(queries):
             raise RunIncomplete(
                 f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}"
             )
-        return RehearsedRun(system, queries, calls, failed)
+        return RehearsedRun(system, queries, self.calls, most, failed)
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Answer a predictor."""
         check_room(messages or (), "prompt")  # as the real model does
         self._allow()
         text = self.rules.write()
-        self._book(messages or [{"content": prompt}], text)
+        self._book([message["content"] for message in messages or [{"content": prompt}]], text)
         update_call(answer=LastAnswer(text))
         return [text] * (kwargs.get("n") or 1)
 
     def converse(self, messages: Sequence[JsonMapping], tools: Sequence[JsonMapping]) -> JsonObject:
         """Answer a turn of a conversation with tools, by the program's rules for the same
-        fields of a signature.
+        fields of a signature. It is counted as the JSON that is sent.
         """
         self._allow()
         outputs = self.rules.fill().values()
@@ -311,21 +309,16 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
             }
             for position, call in enumerate(wanted)
         ]
-        written = chain(*(call.values() for call in calls))
-        self._book([*messages, {"content": json.dumps(tools)}], thought, *written)
+        self._book([json.dumps([*messages, *tools])], thought, json.dumps(calls))
         return {"content": thought, "tool_calls": calls, "finish": "tool_calls"}
 
     def _allow(self) -> None:
         if payer := session.current():
             payer.allow_call()
 
-    def _book(self, messages: Sequence[JsonMapping], *written: str) -> None:
-        """Count a call; a message has the text of its calls of tools beside its content."""
-        texts = [str(message["content"]) for message in messages]
-        for message in messages:
-            for call in message.get("tool_calls", ()):
-                texts += [call["function"]["name"], call["function"]["arguments"]]
-        prompt = MESSAGE * len(messages) + sum(map(count_tokens, texts))
-        self.calls.append(CallTokens(prompt, sum(map(count_tokens, written))))
+    def _book(self, messages: Sequence[object], *written: str) -> None:
+        prompt = sum(MESSAGE + count_tokens(str(message)) for message in messages)
+        answer = sum(map(count_tokens, written))
+        self.calls.append(CallTokens(prompt, answer))
         if payer := session.current():
-            payer.charge(Usage(1, input_tokens=prompt, output_tokens=self.calls[-1].answer))
+            payer.charge(Usage(1, input_tokens=prompt, output_tokens=answer))

@@ -253,8 +253,8 @@ def test_a_collection_is_the_same_in_every_form(form, tmp_path):
             for what in REPEATED
             if "repeats" in form
         ),
-        "Judged documents that are not in the corpus: 1.",
         "Queries without a judgement, left out: 1.",
+        "Judged documents that are not in the corpus: 1.",
         "Grades below 0, which count as not relevant: 1.",
     )
 
@@ -425,7 +425,7 @@ def test_tables_of_several_domains_with_the_same_ids_are_told_by_the_files_of_a_
 
 @pytest.mark.parametrize(
     ("columns", "said"),
-    [({"text": "Wass"}, "'wass'; did you mean 'Was'"), ({"word": "x"}, "'word'")],
+    [({"text": "Wass"}, "'Wass'; did you mean 'Was'"), ({"word": "x"}, "'word'")],
 )
 def test_a_column_that_is_not_there_is_said(columns, said, tmp_path):
     with pytest.raises(UsageError, match=f"is called {said}"):

@@ -700,7 +700,7 @@ SAID = {
         "qrels_pool.tsv",
         b"p3",
         b"p9",
-        r"qrels_pool.tsv: the document 'p9' is not in the corpus",
+        r"qrels_pool.tsv: 'p9' is no query or document of the task",
     ),
     "a mask twice": ("OBLIQ", "ids.json", b'"q2":', b'"q1":', r"the key 'q1' is there twice"),
     "a mask for nobody": (
