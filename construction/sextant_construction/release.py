@@ -532,12 +532,13 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
         return {run: location for location, words in texts for run in ngrams(words, width)}
 
     leaks = {}
-    for _, row in tables.read_objects(private, "_id"):
-        document = documents.get(row["_id"])
+    for place, row in tables.read_objects(private):
+        doc_id = tables.pick_column(place, row, "_id")
+        document = documents.get(doc_id)
         public = f" {' '.join(tokens(indexed_text(document)))} " if document else ""
         for field, text in row["fields"].items():
             words = tokens(text)
-            subject = f"private {field} of {row['_id']!r}"
+            subject = f"private {field} of {doc_id!r}"
             if len(words) > 1 and f" {' '.join(words)} " in public:
                 yield f"corpus.jsonl: {subject} is in its text"
             width = min(RUN, len(words))

@@ -143,9 +143,7 @@ def read_collection(
     pools = _read_pools(opened.pools)
     opened.check_columns(columns)
     origin = f"Read from {place}: {', '.join(map(str, opened.tables))}."
-    read = match_judgements(
-        str(place), corpus, asked, judged, counts, separator, relevant_from, f". {origin}"
-    )
+    read = match_judgements(str(place), corpus, asked, judged, counts, separator, relevant_from)
     apart = "Each split searches its own documents." * opened.is_apart
     notes = [opened.describe_left_out(other_files), apart, opened.describe_links()]
     return read._replace(
@@ -163,7 +161,6 @@ def match_judgements(
     counts: Counter[str],
     separator: str = "",
     relevant_from: float = 0.0,
-    hint: str = "",
 ) -> Collection:
     """Return the collection of the queries with judgements, which are by split.
 
@@ -179,11 +176,11 @@ def match_judgements(
     if unknown:
         mismatch = document_ids.compare(sorted(unknown), "judgements", unjudged, "queries")
         if not qrels:
-            raise DataError(f"{source}: no query has a judgement: {mismatch}{hint}")
+            raise DataError(f"{source}: no query has a judgement: {mismatch}")
         if mismatch.is_spelling:
             warnings.append(f"{source}: judged queries left out, as unknown: {mismatch}.")
     counts["queries without a judgement, left out"] = len(unjudged)
-    mismatched = _check_documents(source, qrels, corpus, counts, separator, relevant_from, hint)
+    mismatched = _check_documents(source, qrels, corpus, counts, separator, relevant_from)
     texts = _select(asked.texts, qrels)
     return Collection(
         corpus,
@@ -281,7 +278,6 @@ def _check_documents(
     counts: Counter[str],
     separator: str,
     relevant_from: float,
-    hint: str,
 ) -> list[str]:
     """Return a warning of judged documents that the corpus lacks, if it lacks most, or if some are
     only spelled differently; with a `separator`, the parents of its documents are judged.
@@ -302,7 +298,7 @@ def _check_documents(
     if relevant and relevant <= {*missing}:
         raise DataError(
             f"{source}: none of the relevant documents ({len(relevant):,}) is in the corpus: "
-            f"{mismatch} (`max_p` in benchmark.toml judges passages by their documents){hint}"
+            f"{mismatch} (`max_p` in benchmark.toml judges passages by their documents)"
         )
     if len(missing) * 2 <= len(judged) and not mismatch.is_spelling:
         return []

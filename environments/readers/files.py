@@ -7,6 +7,7 @@ lines, trec_tags.py TREC's forms. Left out: tables without a header, and JSON in
 import csv
 import json
 import re
+import reprlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,9 @@ _UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 # Python's own float() also reads "1_0" and digits of other scripts, which in a data file are
 # damage.
 _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+# For messages: a value may be long, or nested without end.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 # A file that is one of several: 0003.parquet, test-00000-of-00002.parquet.
 _PART = re.compile(r"(?:(.*?)(\d{4,9})-of-(\d+)|(\d{4,9}))\.\w+(?:\.gz)?")
 
@@ -121,16 +125,13 @@ def _check_unique(names: Sequence[str], subject: str) -> None:
         raise DataError(f"{subject} {name[:60]!r} is there twice; {FORMS}")
 
 
-def read_objects(path: Path, *required: str) -> Rows:
-    """Yield (place, object) of each line; every field in `required` is there and is a string."""
+def read_objects(path: Path) -> Rows:
+    """Yield (place, object) of each line."""
     for number, text in read_lines(path):
         location = f"{path}, line {number}"
         row = _parse(text, location, "; write one object a line")
         if not isinstance(row, dict):
             raise DataError(f"{location}: not a JSON object; write one object a line")
-        for name in required:
-            if not isinstance(row.get(name), str):
-                raise DataError(f"{location}: field {name!r} is missing or not a string")
         yield location, row
 
 
@@ -202,13 +203,9 @@ def has_content(value: Any) -> bool:
     return value is not None and value == value and value not in ([], {})
 
 
-def abbreviate(value: Any) -> str:
+def abbreviate(value: object) -> str:
     """Describe any `value` for a message, briefly and on a line."""
-    if isinstance(value, str):
-        return f"{value[:60]!r:.60}"
-    # Python refuses to write out the longest numbers; a container can be nested without end.
-    is_short = value is None or (isinstance(value, (int, float)) and abs(value) < EXACT)
-    return repr(value) if is_short else f"a {type(value).__name__}"
+    return _SHORT.repr(value).replace("\n", " ")
 
 
 def read_id(value: Any, location: str) -> str:
@@ -219,12 +216,15 @@ def read_id(value: Any, location: str) -> str:
         value = int(value)
     if isinstance(value, Integral) and not isinstance(value, bool):  # numpy's as well
         value = str(int(value))
-    if not isinstance(value, str):
-        raise DataError(f"{location}: the id {abbreviate(value)} is not a string or a whole number")
-    if not value.strip() or _UNFIT.search(value) or len(value) > LONGEST_ID:
+    if (
+        not isinstance(value, str)
+        or not value.strip()
+        or len(value) > LONGEST_ID
+        or _UNFIT.search(value)
+    ):
         raise DataError(
-            f"{location}: the id {abbreviate(value)} is empty, longer than {LONGEST_ID} characters "
-            f"or has a character that no id may have"
+            f"{location}: the id {abbreviate(value)} is no text or whole number of 1 to {LONGEST_ID} "
+            f"characters, or has a character that no id may have"
         )
     return value
 

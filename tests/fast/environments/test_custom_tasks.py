@@ -399,8 +399,11 @@ class Page(NamedTuple):
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({"documents": [Page("d1", "http://x", "Mud", "jar")]}, "a Page is no document; give a "),
-        ({"documents": [{"_id": "d1", "text": "jar"}]}, "a dict is no document; give a pair"),
+        ({"documents": [Page("d1", "http://x", "Mud", "jar")]}, "Page(doc_id='d1', url='ht"),
+        (
+            {"documents": [{"_id": "d1", "text": "jar"}]},
+            "{'_id': 'd1', 'text': 'jar'} is no document; give a pair",
+        ),
         ({"queries": [("q1", "jar")]}, "queries: should be a valid dictionary"),
         ({"qrels": [("q1", "d1", 1)]}, "qrels: should be a valid dictionary"),
         ({"qrels": {"q1": ["d1"]}}, "qrels: q1 should be a valid dictionary"),

@@ -341,7 +341,7 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
     ),
     "a fraction as an id": (
         {"corpus.jsonl": b'{"_id": 1.5, "text": "x"}'},
-        "line 1: the id 1.5 is not a string or",
+        "line 1: the id 1.5 is no text or whole number",
     ),
     "torn zstd": (
         {"queries.jsonl.zst": zstd(BEIR["queries.jsonl"])[:-3]},
