@@ -597,19 +597,17 @@ def read_port(
     opened = _open_tables(folder, {}, files, "test")
     counts = Counter[str]()
     corpus = opened.documents.open(home, counts)
-    texts = _read_queries(opened.queries, counts).texts
+    asked = _read_queries(opened.queries, counts)
     judged = _read_judgements(opened.judgements, counts)
     qrels = judged.get("test") or judged.get("")
     if not qrels:
         raise DataError(f"{folder} has judgements of the split {min(judged)}, and none of test")
-    if strangers := qrels.keys() - texts.keys():
+    if strangers := qrels.keys() - asked.texts.keys():
         raise DataError(
             f"{opened.judgements.files[0]} judges {min(strangers)!r}, which is no query of "
             f"{opened.queries.files[0]}"
         )
-    in_order = _select(texts, filter(qrels.__contains__, texts))
-    unjudged = frozenset(texts.keys() - qrels.keys())
-    return Collection(corpus, in_order, _select(qrels, in_order), unjudged=unjudged)
+    return match_judgements(str(folder), corpus, asked, {"": qrels}, counts)
 
 
 def read_qrels(path: Path, queries: Mapping[str, str], corpus: Corpus) -> Grades:

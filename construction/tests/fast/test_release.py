@@ -270,7 +270,8 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
     write_over(tmp_path, "queries.jsonl", "a pet 3", "a pet 0")
     write_over(tmp_path, "qrels/test.tsv", "q1\td1\t1\n", "")
     assert release.check_release(tmp_path, [lambda whole: [f"{len(whole.queries)} seen"]]) == [
-        f"own/pets in {tmp_path}/release: query 'q1' has no text or no judgement above 0, so nothing can be found for it",
+        f"own/pets in {tmp_path}/release: query 'q1' has no text or no judgement above 0, so "
+        "nothing can be found for it",
         "pooled judgements: of 1 document not there, e.g. 'd9'",
         "dev and test share 1 queries, e.g. 'a pet 0'",
         "4 seen",
