@@ -35,9 +35,9 @@ class PaperCell:
     published: float | str | None = None
     error: float | None = None
     note: str = ""
-    # The reason why there can be no value of ours, whatever stands in, and the command that makes one.
+    # The reason why there can be no value of ours, whatever stands in, and what makes one.
     lacks: str = ""
-    make: str = NEVER
+    make: str = ""
 
 
 @dataclass(frozen=True, slots=True)
