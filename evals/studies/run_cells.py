@@ -141,7 +141,7 @@ class SharedRunState:
         self._bounds = dict[str, Bounds]()
         self.budget = make_resources(cells[0].request).budget
         self._limiters = dict[str, ConcurrencyLimiter]()
-        self._loaded: tuple[str, Environment] | None = None
+        self._loaded = dict[str, Environment]()
         self._built: dict[str, Retriever] = {}
         # Models and retrievers that nothing more is sent to, with the reason.
         self._out = dict[str, SextantError]()
@@ -165,11 +165,12 @@ class SharedRunState:
 
     def _load(self, *arguments: Any, **named: Any) -> Environment:
         key = json.dumps([arguments, named], sort_keys=True)
-        if self._loaded is None or self._loaded[0] != key:
-            self._loaded = None
+        if key not in self._loaded:
+            # No two tasks are held at a time.
+            self._loaded = {}
             self._built = {}
-            self._loaded = key, environments.load(*arguments, **named)
-        return self._loaded[1]
+            self._loaded[key] = environments.load(*arguments, **named)
+        return self._loaded[key]
 
     def find(self, opened: LoadedRun) -> ScoredRun | None:
         """Return the finished run of a request.
