@@ -93,7 +93,7 @@ def describe_families(rows: Iterable[JsonMapping]) -> str:
 
 
 def p_cell(p: float | None) -> Cell:
-    """Return a p value with three decimals; "-" for a difference that was not tested."""
-    if p is not None and p < SMALLEST_P:
-        return Cell(f"<{SMALLEST_P}", p)
-    return figure_cell(p, "{:.3f}")
+    """Return a p value with three decimals, never in percent; "-" for a difference that was not tested."""
+    if p is None:
+        return Cell("-")
+    return Cell(f"<{SMALLEST_P}" if p < SMALLEST_P else f"{p:.3f}", p)

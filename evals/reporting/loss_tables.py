@@ -155,8 +155,8 @@ def behaviour_table(groups: Sequence[Group]) -> ResultTable:
                     "system": str(group.system(run)),
                     "task": short_task_name(run.config["task"]),
                 }
-                for name, mean in figures.items():
-                    cells[name.replace("_", " ")] = figure_cell(mean, "{:.3f}", "")
+                for name in behaviour.FIGURES:
+                    cells[name.replace("_", " ")] = figure_cell(figures.get(name), "{:.3f}", "")
                 rows.append(cells | {"group": group.title, "run": run.name})
     notes = [f"{name.replace('_', ' ')}: {text}" for name, text in behaviour.FIGURES.items()]
     return tabulate("What searchers do", rows, stem="searchers", notes=notes, in_file=2)

@@ -108,7 +108,9 @@ def draw(
 
     # Nothing is written, so that rich meets no closed pipe; without a width a table is as wide as it is.
     console = Console(highlight=False, soft_wrap=True, width=width or UNBOUNDED)
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    # "ascii" because signs that stdout lacks are spelled in the end.
+    box = rich.box.Box(str(rich.box.SIMPLE_HEAD), ascii=True)
+    table = Table(box=box, pad_edge=False)
     for index, (head, *cells) in enumerate(zip(heads, *rows, strict=True)):
         table.add_column(
             _styled(head, console.encoding),

@@ -136,6 +136,13 @@ def test_what_became_of_relevant_documents_sums_to_one_for_runs_and_over_tasks(
     assert "error" not in table[0]  # no document had it
 
 
+def test_runs_that_were_scored_with_other_figures_of_searchers_stand_in_one_table(folders, written):
+    folders("a", {"nDCG@10": [0.1]}, searchers={"searches": 2.0})
+    folders("b", {"nDCG@10": [0.2]}, retrieve(), searchers={"searches": 1.0, "repeats": 0.5})
+    table = rows(written("tables/searchers.csv"))
+    assert [(row["searches"], row["repeats"]) for row in table] == [("2.0", ""), ("1.0", "0.5")]
+
+
 def test_tasks_are_columns_and_their_mean_is_there_when_all_are(folders, written, tmp_path):
     suite = ("twitter", "wildchat", "math", "writing")
     for number, task in enumerate(suite):

@@ -614,6 +614,7 @@ def test_a_paper_chooses_a_table_its_caption_its_digits_and_percent(made, comman
     assert printed.count("\\begin{table}") == 1 and "\\label{tab:findings}" in printed
     assert "\\caption{Ours \\& theirs}\n" in printed and "% metrics in percent\n" in printed
     assert "nDCG@10 & 15.0 & \\textbf{51.5} & $+$36.5 & " in printed
+    assert "& 1.000 & 1.000 & 1/0/1 &" in printed, "p is no percentage"
     assert "& 15.00 & \\textbf{51.50} & $+$36.50 &" in command(*runs, *only, "--percent").out
     # .514995 is rounded once: its text, 0.5150, would give 0.52
     assert "& 0.15 & \\textbf{0.51} & $+$0.36 &" in command(*runs, *only, "--digits", 2).out

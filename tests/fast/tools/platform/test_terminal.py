@@ -1,6 +1,8 @@
 """Text for a terminal is fitted to its width, and no word of it is broken or lost."""
 
+import io
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -57,6 +59,16 @@ def test_two_tables_have_one_empty_line_between_them():
     assert lines.count("") == 6, "above and below each table, and at the end"
     assert "\n\n\n" not in text
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_terminal_without_unicode_gets_the_same_table(monkeypatch):
+    table = ResultTable("", ["system", "mean"], [["bm25", "0.25"]])
+    whole = table.to_terminal().splitlines()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    plain = table.to_terminal().splitlines()
+    assert [line for line in plain if "-" not in line] == [
+        line for line in whole if "─" not in line
+    ]
 
 
 def test_figures_break_between_words_where_a_table_is_too_wide():
