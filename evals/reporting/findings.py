@@ -30,7 +30,7 @@ EXPLAINED = (
 def findings_table(
     title: str, findings: Sequence[JsonMapping], stem: str, notes: Sequence[str]
 ) -> ResultTable:
-    """Return findings as a table; what its columns mean comes after the notes.
+    """Return findings as a table; the meaning of its columns comes after the notes.
 
     Queries and the ends of the interval are in the CSV only.
     """

@@ -1,4 +1,4 @@
-"""What to do after a run: two commands, with the run's own folder, task and options.
+"""The next two commands after a run, with the run's own folder, task and options.
 
 The first looks at the run. The second asks what failed again, or compares with the floor, or, if the
 floor is not there, runs it; after a floor it runs a program.
@@ -33,7 +33,7 @@ _KEPT = (
 
 
 def list_next(scores: JsonMapping, request: Request) -> list[tuple[str, str]]:
-    """Return what to do next, with its command."""
+    """Return the next steps, each with its command."""
     run = shlex.quote(scores["run"])
     if request.shard:
         # A shard has no scores of its own.

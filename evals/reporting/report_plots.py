@@ -20,11 +20,6 @@ from sextant.tools.pool_kinds import WITH_RELEVANT
 INTERVALS = "Bars and bands are 95 % intervals over queries."
 
 
-def shift_dots(number: int, rows: int) -> float:
-    """Return how far the dots of a row stand from a column's place, so that rows do not overlap."""
-    return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
-
-
 def make_panel(
     table: SystemTable, rows: Sequence[ResultRow], kind: plots.SeriesKind = "points"
 ) -> Panel:
@@ -34,7 +29,9 @@ def make_panel(
     ticks = {float(x): table.columns[index].label for x, index in enumerate(columns)}
     panel = Panel("", metrics.pop() if len(metrics) == 1 else "value", [], ticks)
     for number, row in enumerate(rows):
-        shift = shift_dots(number, len(rows)) if kind == "points" else 0.0
+        # Dots of rows do not overlap.
+        gap = min(0.12, 0.7 / len(rows)) if kind == "points" else 0.0
+        shift = (number - (len(rows) - 1) / 2) * gap
         row_kind: plots.SeriesKind = "dashed" if row.kind == "union" else kind
         panel.series.append(Series(row.label, row.points(columns, shift), number, row_kind))
     printed = list[Point]()
@@ -58,7 +55,9 @@ def plot_table(group: Group, table: SystemTable) -> Plot | None:
         return None
     panel = make_panel(table, ours or rows, "line" if table.is_ordered else "points")
     notes = [f"{note[:1].upper()}{note[1:]}." for note in table.notes]
-    caption = " ".join([INTERVALS, *notes, "Hollow: the systems of the paper."])
+    if panel.series[-1].kind == "hollow":
+        notes.append("Hollow: the systems of the paper.")
+    caption = " ".join([INTERVALS, *notes])
     return draw(f"{table.stem}-plot", f"{table.title}: {group.title}", caption, [panel])
 
 

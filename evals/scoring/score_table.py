@@ -152,7 +152,7 @@ def _losses_table(losses: JsonObject) -> ResultTable:
 
 
 def _footings(scores: Scores) -> Iterator[str]:
-    """Yield what went wrong: failures, answers that could not be used, and what was cut."""
+    """Yield the failures, the answers that could not be used, and the cuts."""
     text = queries(scores["queries"])
     if scores["failed"]:
         text += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
@@ -181,7 +181,7 @@ def _footings(scores: Scores) -> Iterator[str]:
 
 
 def _usage_blocks(scores: Scores) -> Iterator[TextBlock]:
-    """Yield the speed and faults of a model's server, and a table of what the run used."""
+    """Yield the speed and faults of a model's server, and a table of the run's usage."""
     ledger = scores.get("ledger", {})
     if "tokens_a_second" in ledger:
         first_token = f"first token after {ledger['first_token_seconds']:.2f} s (median)"

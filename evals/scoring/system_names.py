@@ -1,4 +1,4 @@
-"""Names of systems: program and retriever, and what else tells their runs apart."""
+"""Names of systems: program and retriever, and the settings that tell their runs apart."""
 
 import hashlib
 from collections import defaultdict

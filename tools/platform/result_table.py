@@ -150,7 +150,7 @@ class DefinitionList(NamedTuple):
 
 
 class CommandLine(NamedTuple):
-    """A command that a reader may copy, after what it is for or after blanks."""
+    """A command that a reader may copy, after its purpose or after blanks."""
 
     lead: str
     command: str
@@ -262,7 +262,7 @@ def add_latex_options(command_line: CommandParser, form: Any) -> None:
 
 
 def read_latex_style(options: Mapping[str, Any]) -> LatexStyle:
-    """Return what was chosen by `add_latex_options`. UsageError for a choice without --latex."""
+    """Return the choices of `add_latex_options`. UsageError for a choice without --latex."""
     style = LatexStyle(*(options[name] for name in LatexStyle._fields))
     if style != LatexStyle() and not options["latex"]:
         raise UsageError("--only, --caption, --digits and --percent go with --latex")
