@@ -30,7 +30,7 @@ _FACTS = {
     "start": "start",
     "stopped": "ended early by",
     "candidate": "kept candidate",
-    "candidates": "of others on validation",
+    "candidates": "others on validation",
     "looks": "looks at test so far",
 }
 _KEPT = {
