@@ -57,7 +57,7 @@ def test_a_budget_too_small_for_the_held_out_answer_shows_what_was_compiled(comp
         result = compiles(*TUNED, "--held-out", "--budget-calls", budget, optimizer="tune")
         assert (
             result.code == 8
-            and "the best is kept" in result.out
+            and "the best on validation is kept" in result.out
             and "take it up with" in result.out
         )
         [error] = [line for line in result.err.splitlines() if line.startswith("error: ")]
