@@ -293,8 +293,8 @@ def _improved(instruction: str, material: str, draw: float) -> str:
 def _tip(instruction: str, material: str, draw: float) -> str:
     """The tip for a module with this instruction. What was lost, if that is said, tells which; else it is a guess."""
     if "Read passages" in instruction:
-        return STRICT if "ranked low" in material or draw < 0.6 else USELESS
-    if "same words as an earlier search" in material and TRANSCRIPT in instruction:
+        return STRICT if "ranked below" in material or draw < 0.6 else USELESS
+    if "repeats an earlier search" in material and TRANSCRIPT in instruction:
         return ANGLE
     if "never surfaced" in material and TRANSCRIPT not in instruction:
         return TRANSCRIPT

@@ -152,9 +152,13 @@ def prompts(file: str) -> dict:
 
 def validated(found: dict) -> list[dict]:
     """The means of candidates on validation, in the order in which they came."""
+    return [row["validation"] for row in rows(found) if "validation" in row]
+
+
+def rows(found: dict) -> list[dict]:
+    """The candidates of a compilation."""
     file = Path(found["compiled"]).with_name("candidates.jsonl")
-    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return [row["validation"] for row in rows if "validation" in row]
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def rankings(run: dict) -> dict[str, list[str]]:
@@ -225,11 +229,10 @@ def test_with_a_model_that_ignores_its_prompt_no_optimizer_reports_a_gain(small,
     found = small.compile(optimizer, *SETTINGS[optimizer], lm=server.spec)
     assert found["kept"] == "before"  # of equal ones, the one that was there
     assert (
-        found["before"]["mean"] > 0 and found["candidates"]
+        found["before"]["mean"] > 0 and len(rows(found)) > 1
     )  # it had some skill, others were tried
-    assert {
-        row["mean"] for row in validated(found) if row["queries"] == found["before"]["queries"]
-    } == {found["before"]["mean"]}
+    whole = [row for row in validated(found) if row["queries"] == found["before"]["queries"]]
+    assert {row["mean"] for row in whole} == {found["before"]["mean"]}
     if optimizer == "gepa":
         words = ("--limit", 6, "--compiled", found["compiled"])
         runs = [
