@@ -37,6 +37,7 @@ PAGES = {
     "gather": "guide/scale.md",
     "compare": "decisions/comparing.md",
     "reach": "guide/compare.md",
+    "variance": "guide/study.md",
     "credit": "guide/compare.md",
     "curves": "guide/compare.md",
     "behaviour": "guide/compare.md",

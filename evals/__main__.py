@@ -36,6 +36,7 @@ COMMANDS = {
     "behaviour": ("sextant.evals.behaviour", "say what searchers do, and where documents are lost"),
     "credit": ("sextant.evals.credit", "say which searches earned the score, at which cost"),
     "reach": ("sextant.evals.reach", "say how likely relevant documents are found at all"),
+    "variance": ("sextant.evals.variance", "say which factors of a study move its score"),
     "replay": ("sextant.evals.replay", "give the searches of a run to another retriever"),
     "view": ("sextant.evals.view", "look at trajectories in a browser"),
     "report": ("sextant.evals.report", "put many runs into one report, beside the papers' figures"),

@@ -33,7 +33,7 @@ from sextant.evals.scoring.comparison import ComparedSystem, fill_metrics, note_
 from sextant.evals.scoring.metrics import is_weighted
 from sextant.evals.scoring.scored_run import ScoredRun, list_deviations
 from sextant.evals.scoring.statistics import estimate_mean
-from sextant.evals.studies import significance
+from sextant.evals.studies import significance, variance
 from sextant.evals.studies.run_cells import CellResult, add_costs, cost_cells
 from sextant.evals.studies.study_file import StudyFile
 from sextant.tools.platform import files as disk
@@ -274,6 +274,18 @@ def _write_runs(results: StudyResults) -> dict[str, str]:
     }
 
 
+def _list_factor_runs(cells: Sequence[CellResult]) -> list[variance.FactorRun]:
+    return [
+        variance.FactorRun(
+            result.cell.task,
+            variance.name_levels(result.cell.factors),
+            result.run,
+        )
+        for result in cells
+        if result.run
+    ]
+
+
 def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
     """Return a table of the cells that are not there, with the reasons; none if all are there."""
     missing = [result for result in cell_results if result.problem]
@@ -299,11 +311,14 @@ def write(results: StudyResults, figures: SystemTable, runs: Path) -> Path:
     plot = draw("study-means", title, INTERVALS, [panel])
     notes = [*results.notes, FILES]
     further = [*lay_out_tests(results), lay_out_costs(results), *missing]
+    cells = [result.json() for result in results.cells]
+    contents[variance.CELLS_FILE] = disk.dumps(variance.describe_cells(cells, runs))
     report.sections[:0] = [
         ReportSection(
             "findings", "Findings", [figures.to_table(), plot], notes, results.deviations
         ),
         *(ReportSection(table.stem, table.title, [table]) for table in further),
+        *variance.make_sections(_list_factor_runs(results.cells)),
     ]
     for table in report.tables:
         text = to_latex([*results.deviations, table], LatexStyle())
