@@ -26,7 +26,13 @@ from sextant.tools.retrievers.neural import model_table
 COSTS = Path(__file__).with_name("costs.json")
 # Rent of an H100 for an hour.
 GPU_DOLLARS = 3.0
-_NO_FILES = ReproductionSettings(data=None, limit=None, lm="", retriever="", runs=Path())
+_NO_FILES = ReproductionSettings(
+    data=None,
+    limit=None,
+    lm="",
+    retriever="",
+    runs=Path(),
+)
 
 
 @dataclass(slots=True)
@@ -61,8 +67,14 @@ def list_needs(system: JsonMapping) -> list[str]:
     """
     if "lacks" in system:
         model = system.get("lm", "").partition("/")[2]
-        return [f"{model}@http://HOST:PORT/v1"] if model and "make" not in system else []
-    needs = [system.get("retriever"), system.get("parameters", {}).get("ties"), system.get("lm")]
+        if not model or "make" in system:
+            return []
+        return [f"{model}@http://HOST:PORT/v1"]
+    needs = [
+        system.get("retriever"),
+        system.get("parameters", {}).get("ties"),
+        system.get("lm"),
+    ]
     if "pool" in system:
         pool = read_pool(system["pool"], retrievers.canonicalize(system["retriever"]))
         needs += map(str, pool.parts)
@@ -92,13 +104,17 @@ def list_missing(name: str = "") -> list[MissingRow]:
     the rest in the order of the tables.
     """
     found = dict[str, MissingRow]()
-    for table in [find(name)] if name else sections().values():
+    tables = [find(name)] if name else sections().values()
+    for table in tables:
         for row, missing, command, need in _list_lacks(table):
-            costs = _read_costs()[name].get(need.partition("(")[0], ())
-            entry = found.setdefault(missing, MissingRow(missing, command, *costs))
-            for names, named in ((entry.rows, row), (entry.tables, table.name)):
-                if named not in names:
-                    names.append(named)
+            model = need.partition("(")[0]
+            costs = _read_costs()[name].get(model, ())
+            lack = MissingRow(missing, command, *costs)
+            entry = found.setdefault(missing, lack)
+            if row not in entry.rows:
+                entry.rows.append(row)
+            if table.name not in entry.tables:
+                entry.tables.append(table.name)
     return sorted(found.values(), key=lambda row: row.usd or inf)
 
 
@@ -110,7 +126,8 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, str, str, str]]:
         yield about["title"], about["lacks"], about.get("make", NEVER), ""
     for cell in table.cells:
         if cell.lacks:
-            yield f"{cell.system or cell.metric} on {cell.task}", cell.lacks, cell.make, ""
+            row = f"{cell.system or cell.metric} on {cell.task}"
+            yield row, cell.lacks, cell.make, ""
             continue
         if measured := _NO_FILES.explain_missing_file(cell.task, cell.metric):
             how, _, option = measured.rpartition(" with ")
@@ -124,7 +141,8 @@ def _list_lacks(table: PaperTable) -> Iterator[tuple[str, str, str, str]]:
                         yield name, missing, f"{how}; {make}", need
             elif served := "".join(list_needs(system)):
                 model = served.partition("@")[0]
-                yield name, f"{system['lacks']} ({model})", f"{make} --lm {served}", served
+                missing = f"{system['lacks']} ({model})"
+                yield name, missing, f"{make} --lm {served}", served
             else:
                 yield name, system["lacks"], system.get("make", NEVER), ""
 
@@ -150,7 +168,8 @@ def lay_out_missing(rows: list[MissingRow]) -> list[TerminalBlock]:
         names = dict.fromkeys(name.partition(" | ")[0] for name in row.rows)
         cost = "" if row.usd is None else f"${row.usd:,.2f}"
         hours = "" if row.gpu_hours is None else f", {row.gpu_hours:.2g} h"
-        about = f"{row.missing}: {', '.join(names)} ({', '.join(row.tables)})"
+        tables = ", ".join(row.tables)
+        about = f"{row.missing}: {', '.join(names)} ({tables})"
         lines.append(f"{cost}{hours}: {about}" if cost else about)
         lines.append(CommandLine("   ", row.command))
     return lines

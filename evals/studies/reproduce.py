@@ -76,7 +76,7 @@ def _make(table: ReproducedTable) -> CommandResult:
     if "lacks" in about:
         notes.append(f"it cannot be made: {about['lacks']}")
     cells = table.cells()
-    count = count_made(notes, cells)
+    count = describe_count(notes, cells)
     blocks: list[TerminalBlock] = [f"{name}: {title}", *notes]
     files = []
     if cells:
@@ -145,7 +145,7 @@ def _number(value: Value, sign: str = "") -> Cell:
     return Cell(form, value, figures=[value])
 
 
-def count_made(notes: Sequence[str], cells: Sequence[TableCell]) -> str:
+def describe_count(notes: Sequence[str], cells: Sequence[TableCell]) -> str:
     """Say how many cells are made, and how many of the paper's values ours are."""
     made = sum(cell.ours is not None for cell in cells)
     line = f"{plural(len(cells), 'cell')}, {made} of them made"

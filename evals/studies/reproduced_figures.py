@@ -1,4 +1,4 @@
-"""A paper's figure, drawn from the cells that `sextant reproduce` made, with the paper's values beside ours.
+"""A paper's figure, drawn from the cells that `sextant reproduce` made, with the paper's values next to ours.
 
 The section of a figure has `drawn`, a table of
 
@@ -33,7 +33,10 @@ def draw_figure(
     if not panels:
         return {}
     figure = draw_panels(panels)
-    return {f"{stem}.svg": svg(figure, title), f"{stem}.pdf": pdf(figure, title)}
+    return {
+        f"{stem}.svg": svg(figure, title),
+        f"{stem}.pdf": pdf(figure, title),
+    }
 
 
 def make_panels(cells: Sequence[TableCell], drawn: Mapping[str, str]) -> list[Panel]:

@@ -193,7 +193,7 @@ class ReproducedTable:
         return notes
 
     def _make(self, cell: PaperCell) -> MeasuredValue:
-        """Return our value of a cell; NotApplicable if nobody can make it, or without a file."""
+        """Return our value of a cell; NotApplicable if it cannot be made, or without a file."""
         if missing := cell.lacks or self.settings.explain_missing_file(cell.task, cell.metric):
             raise NotApplicable(missing)
         if not cell.system:

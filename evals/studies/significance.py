@@ -52,7 +52,11 @@ class RowTest(NamedTuple):
 
     def json(self) -> JsonObject:
         """Return the test as plain data."""
-        about = {"row": self.row, "tasks": self.tasks, "metric": self.metric}
+        about = {
+            "row": self.row,
+            "tasks": self.tasks,
+            "metric": self.metric,
+        }
         return about | self.result._asdict()
 
 
@@ -82,13 +86,15 @@ def _subtract(values: Values, baseline: str, row: str, metrics: Metrics) -> dict
     """Return task -> the differences of a row from the baseline, for tasks of which they share queries."""
     differences = {}
     for task, by_row in values.items():
-        before, after = by_row.get(baseline, {}), by_row.get(row, {})
+        before = by_row.get(baseline, {})
+        after = by_row.get(row, {})
         if is_lower_better(metrics[task]):
             before, after = after, before
         shared = [query for query in before if query in after]
         if shared:
             differences[task] = subtract_columns(
-                [before[query] for query in shared], [after[query] for query in shared]
+                [before[query] for query in shared],
+                [after[query] for query in shared],
             )
     return differences
 

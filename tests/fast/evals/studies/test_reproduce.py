@@ -21,7 +21,7 @@ from sextant.evals.papers.settings import ReproductionSettings
 from sextant.evals.run_folder import load_environment
 from sextant.evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
 from sextant.evals.scoring.random_and_ideal import bound, expected_random_score
-from sextant.evals.studies.reproduce import count_made
+from sextant.evals.studies.reproduce import describe_count
 from sextant.evals.studies.reproduced_figures import make_panels
 from sextant.evals.studies.reproduced_table import ReproducedTable, TableCell
 from sextant.tools.errors import NotApplicable
@@ -334,7 +334,7 @@ def test_only_values_that_round_alike_count_as_the_papers():
         TableCell("x", "t", "m", "test", published=0.0, ours=ours)
         for ours in (0.0, 0.0004, -0.0005, 0.0006, None)
     ]
-    assert "3 of 4 values of ours are the paper's" in count_made([], cells)
+    assert "3 of 4 values of ours are the paper's" in describe_count([], cells)
 
 
 def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_file(
