@@ -184,12 +184,13 @@ def lay_out(results: StudyResults) -> SystemTable:
             cells.append(ResultCell(fmean(values), "{:.4f}", "computed") if is_known else None)
         if any(cells):
             rows.append(ResultRow("computed", name, cells, ranked=False))
-    notes = [
-        "in brackets the 95 % interval",
-        f"bold is the best of a column; {NOT_DIFFERENT} cannot be told from {results.baseline} by "
-        "paired permutation tests, corrected by Holm",
-        *(NOTES[name] for name in dict.fromkeys(metrics.values()) if name in NOTES),
-    ]
+    notes = ["in brackets the 95 % interval; bold is the best of a column"]
+    notes += [NOTES[name] for name in dict.fromkeys(metrics.values()) if name in NOTES]
+    if tests:
+        notes.append(
+            f"{NOT_DIFFERENT} cannot be told from {results.baseline} by paired permutation tests, "
+            "corrected by Holm"
+        )
     if any(map(is_weighted, metrics.values())):
         notes.append(
             "Triplets: the share of pairs of documents that are in the right order; each query "
