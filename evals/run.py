@@ -11,6 +11,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from sextant.tools.platform.cli import (
     CommandParser,
     add_json_option,
     line_width,
+    positive,
     print_json,
     print_result,
     print_stderr,
@@ -79,6 +81,20 @@ def parser() -> CommandParser:
     )
     command_line.lists.add("--task")
     add = command_line.add_argument
+    add(
+        "--repeat",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="runs with the seeds from --seed (0) on, their spread, and pass@k",
+    )
+    add(
+        "--success",
+        type=float,
+        default=0.5,
+        metavar="VALUE",
+        help="the headline metric from which a query succeeds, for the pass@k of --repeat",
+    )
     add(
         "--dry-run",
         action="store_true",
@@ -125,6 +141,8 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
         return run_tasks(arguments, events)
     request = cli_options.from_options(Request, vars(arguments))
     request.check_names()
+    if arguments.repeat > 1:
+        return run_repeatedly(request, arguments, events)
     if arguments.dry_run:
         with announced("estimating the cost"):
             from sextant.evals.running import cost_estimate  # as above
@@ -171,6 +189,50 @@ def run_request(
     return result
 
 
+def run_repeatedly(
+    request: Request, arguments: argparse.Namespace, events: "EventWriter | None"
+) -> int:
+    """Run a request with one seed after another, and print what the runs have in common.
+
+    UsageError for a run that does not depend on its seed, and for a dry run.
+    """
+    if arguments.dry_run or arguments.cassette:
+        raise UsageError("--repeat makes runs; estimate or record one run without it")
+    from sextant.evals.running.evaluate import load_run, make_resources  # as above
+    from sextant.evals.scoring.repetitions import lay_out_repetitions, repeat_scores  # NumPy
+    from sextant.evals.scoring.scored_run import read_scored_run  # as above
+
+    budget = make_resources(request).budget
+
+    def open_on_shared_budget(asked: Request) -> "LoadedRun":
+        resources = make_resources(asked)
+        resources.budget = budget
+        return load_run(asked, resources)
+
+    results: list[Result] = []
+    for seed in range(request.seed or 0, (request.seed or 0) + arguments.repeat):
+        result = run_request(replace(request, seed=seed), arguments, events, open_on_shared_budget)
+        if result.problem:
+            raise result.problem
+        if result.folder in [other.folder for other in results]:
+            raise UsageError(
+                f"nothing in {result.folder} depends on a seed, so a repetition is the same run; "
+                "name a model with --lm"
+            )
+        results.append(result)
+    repetitions = repeat_scores(
+        [read_scored_run(result.folder) for result in results], arguments.success
+    )
+    values = {"repetitions": repetitions.json(), "runs": [result.json() for result in results]}
+    if events:
+        events.result = values
+    elif arguments.json:
+        print_json(values, kept="in the run folders")
+    else:
+        show(lay_out_repetitions(repetitions))
+    return 7 if any(result.failed for result in results) else 0
+
+
 def names_several(task: str) -> bool:
     """Return whether --task is a pattern or a list, and not the place of data that has such a
     name.
@@ -183,6 +245,8 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
 
     UsageError before anything is run.
     """
+    if arguments.repeat > 1:
+        raise UsageError("--repeat is for one task; a study has `repeats` over several")
     if arguments.cassette:
         raise UsageError("a cassette has the answers of one run; name one task with --cassette")
     tasks = dict[

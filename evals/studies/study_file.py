@@ -48,6 +48,7 @@ class StudyFile:
     name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
     tasks: Annotated[list[str], Field(min_length=1)]
     question: str = ""
+    repeats: Annotated[int, Field(ge=1)] = 1  # of each cell, with the seeds from 0 on
     fixed: JsonObject = field(default_factory=dict)
     budget: dict[Literal["usd", "calls", "tokens"], Annotated[float, Field(gt=0)]] = field(
         default_factory=dict
@@ -167,7 +168,8 @@ def _expand_rows(study: StudyFile) -> Iterable[JsonObject]:
                 raise UsageError(
                     f"{key} is no field of a row of a study; it is set by {_ELSEWHERE[key]}"
                 )
-        for settings in _multiply(study.fixed | row):
+        seeds: JsonObject = {"seed": list(range(study.repeats))} if study.repeats > 1 else {}
+        for settings in _multiply(seeds | study.fixed | row):
             for parameters in _multiply(settings.get("parameters", {})):
                 yield settings | {"parameters": parameters}
 
