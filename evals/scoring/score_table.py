@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from sextant.evals.run_descriptions import describe_system, describe_task
 from sextant.evals.run_schemas import FATE_LABELS
 from sextant.evals.scoring.reference_runs import list_bounds
-from sextant.programs import DEVIATES
+from sextant.programs import DEVIATES, SCHEMES
 from sextant.tools import pool_kinds
 from sextant.tools.platform.cli import print_json, print_stdout
-from sextant.tools.platform.number_format import plural, queries
+from sextant.tools.platform.number_format import count_of, number, plural, queries
 from sextant.tools.platform.result_table import (
     Cell,
     ResultTable,
@@ -35,28 +35,20 @@ COUNTED = {
     "followed": "documents that speak to the model, and were kept or obeyed",
     "shortened": "prompts shortened to fit the model",
 }
-# Heads, keys and forms of means under other assumptions, ...
+# Heads, keys and forms of means under other assumptions.
 OTHER_MEANS = (
     ("mean of 1,000 resamples", "mean", "{:.4f}"),
     ("its error", "error", "{:.4f}"),
     ("judged (pooled)", "judged", "{:.4f}"),
     ("if the rest were right", "right", "{:.4f}"),
 )
-# ... of what a run used, and of what is told if it is not 0.
-USAGE = (
-    ("calls", "calls", "{:,}"),
-    ("tokens in", "input_tokens", "{:,}"),
-    ("tokens out", "output_tokens", "{:,}"),
-    ("paid", "paid_usd", "${:.4f}"),
-    ("list price", "list_usd", "${:.4f}"),
-)
-DETAILS = (
-    ("thinking", "reasoning_tokens", "{:,}"),
-    ("cached by the provider", "cached_tokens", "{:,}"),
-    ("calls answered before", "cached_calls", "{:,}"),
-    ("calls without usage", "unmetered", "{:,}"),
-    ("seconds", "seconds", "{:,.1f}"),
-)
+# Of usage, said if it is not 0.
+DETAILS = {
+    "reasoning_tokens": "of the tokens out are thinking",
+    "cached_tokens": "tokens in cached by the provider",
+    "cached_calls": "calls answered from runs before",
+    "unmetered": "calls without usage reported",
+}
 
 Scores = JsonMapping
 
@@ -96,7 +88,7 @@ def lay_out_scores(scores: JsonMapping, deviations: int = 0) -> list[TextBlock]:
             count = plural(deviations, "point")
             note = f"{program} differs from the paper's in {count}, which sextant score RUN lists"
         blocks.append(note)
-    return [*blocks, *_footings(scores), *_usage_blocks(scores), f"run: {scores['run']}"]
+    return [*blocks, *_footings(scores), *_usage_lines(scores), f"run: {scores['run']}"]
 
 
 def _headings(scores: Scores) -> Iterator[str]:
@@ -180,25 +172,42 @@ def _footings(scores: Scores) -> Iterator[str]:
         )
 
 
-def _usage_blocks(scores: Scores) -> Iterator[TextBlock]:
-    """Yield the speed and faults of a model's server, and a table of the run's usage."""
+def _usage_lines(scores: Scores) -> Iterator[str]:
+    """Yield the requests, calls, tokens and seconds of the run, in words."""
     ledger = scores.get("ledger", {})
+    sent = plural(ledger.get("sent", 0), "request")
+    answered = ""
+    if ledger and scores["owed"]:
+        answered = "for the answered ones: "
+        yield f"in all, unanswered queries included: {sent} sent, {_usage(ledger)}"
     if "tokens_a_second" in ledger:
         first_token = f"first token after {ledger['first_token_seconds']:.2f} s (median)"
         yield f"{first_token}, then {ledger['tokens_a_second']:,.0f} tokens a second"
     if faults := ledger.get("faults"):
-        sent = plural(ledger["sent"], "request")
         yield f"{sum(faults.values())} of {sent} left without an answer ({_counts(faults)})"
-    used = {"answered queries": scores["usage"] | {"seconds": scores.get("seconds")}}
-    if ledger and scores["owed"]:
-        used["all requests, unanswered queries included"] = ledger | {"calls": ledger["sent"]}
-    rows = []
-    for label, usage in used.items():
-        details = {key: usage.get(key) or None for _, key, _ in DETAILS}
-        cells = {"used by": label, **figure_cells(usage, USAGE, "unknown")}
-        rows.append(cells | figure_cells(details, DETAILS, ""))
-    yield tabulate("", rows)
+    usage = scores["usage"]
+    calls = usage["calls"]
+    words = ["what it used is not known" if calls is None else count_of(calls, "call")]
+    metered = scores["lm"] != "offline" or scores["program"].partition(":")[0] in SCHEMES
+    if calls and (metered or usage.get("unmetered")):
+        words.append(_usage(usage))
+    if "seconds" in scores:
+        words.append(f"{scores['seconds']:.1f} s")
+    yield f"{answered}{', '.join(words)}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {label}" for label, count in counts.items())
+
+
+def _usage(usage: JsonMapping) -> str:
+    """Return tokens and prices: what was paid, and the list price of the work."""
+    words = [
+        f"{plural(usage['input_tokens'], 'token')} in",
+        f"{usage['output_tokens']:,} out",
+        f"{number(usage['paid_usd'], '${:.4f}')} paid",
+        number(usage["list_usd"], "${:.4f} at list price", "price unknown"),
+    ]
+    return ", ".join(
+        words + [f"{usage[key]:,} {label}" for key, label in DETAILS.items() if usage.get(key)]
+    )

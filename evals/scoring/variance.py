@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 from scipy.optimize import minimize
 
 from sextant.tools.errors import UsageError
@@ -305,8 +305,8 @@ def _interval(share: float, error: tuple[float, int]) -> tuple[float, float]:
     if not 0 < share < 1 or not deviation > 0:
         return max(0.0, share - 2 * deviation), min(1.0, share + 2 * deviation)
     half = float(stats.t.ppf(0.975, groups - 1)) * deviation / (share * (1 - share))
-    odds = math.log(share / (1 - share))
-    return 1 / (1 + math.exp(half - odds)), 1 / (1 + math.exp(-half - odds))
+    low, high = special.expit(special.logit(share) + np.array([-half, half])).tolist()
+    return low, high
 
 
 def _reliability(
