@@ -7,6 +7,7 @@ of the study has the same, with plots.
 import argparse
 from pathlib import Path
 
+from sextant.tools.errors import UsageError
 from sextant.tools.platform.cli import CommandParser, add_json_option, print_json, run_and_leave
 from sextant.tools.platform.waiting import announced
 
@@ -34,6 +35,8 @@ def command(arguments: argparse.Namespace) -> int:
     runs = variance.read_runs(arguments.study)
     with announced(f"decomposing the scores of {len(runs)} runs"):
         found = variance.analyse(runs, arguments.metric)
+    if not found:
+        raise UsageError("no two finished runs of a task differ in a factor; nothing moves a score")
     if arguments.svg:
         arguments.svg.mkdir(parents=True, exist_ok=True)
         for plot in variance.draw_plots(found):

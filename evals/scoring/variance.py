@@ -13,6 +13,7 @@ rest, and queries that have no value in some run.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, permutations
 from statistics import fmean
@@ -26,7 +27,6 @@ from scipy.optimize import minimize
 from sextant.tools.errors import UsageError
 
 Matrix = NDArray[np.float64]
-Effect = tuple[str, ...]  # names of factors; () is the mean, with queries the queries
 
 MEAN = "mean"
 QUERY = "query"
@@ -77,295 +77,228 @@ class Turn(NamedTuple):
 
 
 class Design:
-    """The effects of runs: which of them share a level, and what tells an effect from those before it."""
+    """The effects of runs: which of them share a level, and what tells an effect from those before it.
+
+    Values of effects are vectors in the order of `labels`: effects alone, queries, effects with queries.
+    """
 
     def __init__(self, runs: Sequence[Mapping[str, str]], *, repeated: bool) -> None:
         """`runs` have a level of every factor; `repeated` tells whether some differ in their seeds alone."""
         factors = tuple(runs[0])
-        effects: list[Effect] = [(), *((factor,) for factor in factors), *combinations(factors, 2)]
-        if len(factors) > 2:
-            effects.append(factors)
-        levels = {
-            name_effect(effect): [tuple(run[factor] for factor in effect) for run in runs]
-            for effect in effects
-        }
-        levels[SEED if repeated else REST] = [(str(number),) for number in range(len(runs))]
-        self.kernels: dict[
-            str, Matrix
-        ] = {}  # effect -> 1 where two runs share its level, shape (runs, runs)
-        self.bases: dict[
-            str, Matrix
-        ] = {}  # effect -> what it has beyond those before, shape (runs, degrees)
+        effects = [(), *((factor,) for factor in factors), *combinations(factors, 2), factors]
+        levels: dict[str, list[object]] = {}
+        for effect in effects:
+            name = MORE if len(effect) > 2 else " x ".join(effect) or MEAN
+            levels[name] = [[run[factor] for factor in effect] for run in runs]
+        levels[SEED if repeated else REST] = list(range(len(runs)))
         self.inseparable: dict[str, str] = {}
-        taken = np.zeros((len(runs), 0))
+        names: list[str] = []
+        kernels: list[Matrix] = []  # 1 where two runs share a level, shape (runs, runs)
+        self._bases: list[Matrix] = []  # of what an effect has beyond those before
         for name, groups in levels.items():
-            indicators = np.array([[float(one == other) for other in groups] for one in groups])
-            beyond = indicators - taken @ (taken.T @ indicators)
+            kernel = np.array([[float(one == other) for other in groups] for one in groups])
+            beyond = kernel
+            for basis in self._bases:
+                beyond = beyond - basis @ (basis.T @ beyond)
             vectors, singular, _ = np.linalg.svd(beyond)
-            basis = vectors[:, singular > _TOLERANCE * len(runs)]
-            if basis.shape[1]:
-                self.kernels[name] = indicators
-                self.bases[name] = basis
-                taken = np.hstack([taken, basis])
-            else:
-                finest = [
-                    other for other in self.kernels if levels[other] == groups or other != MEAN
-                ]
-                self.inseparable[name] = finest[-1]
-        sizes = [
-            groups_of.count(group)
-            for groups_of in [[tuple(run.values()) for run in runs]]
-            for group in set(groups_of)
-        ]
+            if singular[0] < _TOLERANCE * len(runs):
+                self.inseparable[name] = names[-1]
+                continue
+            names.append(name)
+            kernels.append(kernel)
+            self._bases.append(vectors[:, singular > _TOLERANCE * len(runs)])
+        self._kernels = np.array(kernels)
+        self._degrees = np.array([basis.shape[1] for basis in self._bases])
+        self.labels = [*names[1:], QUERY, *(f"{name} x {QUERY}" for name in names[1:])]
+        counts = Counter(tuple(run.values()) for run in runs)
         grid = math.prod(len({run[factor] for run in runs}) for factor in factors)
-        self.is_balanced = len(sizes) == grid and len(set(sizes)) == 1
+        self.is_balanced = len(counts) == grid and len(set(counts.values())) == 1
 
-    def quadratics(self, scores: Matrix) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the sum of squares of each effect, and of each with queries; `scores` are (runs, queries)."""
-        queries = scores.shape[1]
+    def degrees(self, queries: int) -> Matrix:
+        """Return the degrees of freedom of each effect."""
+        return np.append(self._degrees[1:], self._degrees * (queries - 1)).astype(np.float64)
+
+    def sums_of_squares(self, scores: Matrix) -> Matrix:
+        """Return the sum of squares of each effect; `scores` are (runs, queries)."""
         means = scores.mean(axis=1)
         deviations = scores - means[:, None]
-        alone = {
-            name: queries * float(np.square(basis.T @ means).sum())
-            for name, basis in self.bases.items()
-        }
-        crossed = {
-            name: float(np.square(basis.T @ deviations).sum()) for name, basis in self.bases.items()
-        }
-        return alone, crossed
+        alone = [np.square(basis.T @ means).sum() for basis in self._bases[1:]]
+        crossed = [np.square(basis.T @ deviations).sum() for basis in self._bases]
+        return np.array([scores.shape[1] * value for value in alone] + crossed)
 
-    def solve(self, scores: Matrix) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the variance of each effect, and of each with queries, whose expected sums of squares
-        these are; they may be negative.
-        """
-        alone, crossed = self.quadratics(scores)
+    def solve(self, scores: Matrix) -> Matrix:
+        """Return the variance of each effect whose expected squares these are; it may be negative."""
         queries = scores.shape[1]
-        degrees = {name: basis.shape[1] for name, basis in self.bases.items()}
-        expected = np.array(
-            [
-                [
-                    float(np.einsum("ij,ik,kj", basis, kernel, basis)) / degrees[name]
-                    for kernel in self.kernels.values()
-                ]
-                for name, basis in self.bases.items()
-            ]
-        )
-        by_query = np.array(
-            [crossed[name] / (degrees[name] * (queries - 1)) for name in self.bases]
-        )
-        beyond = np.array([alone[name] / degrees[name] for name in self.bases]) - by_query
-        names = list(self.bases)
-        with_queries = np.linalg.solve(expected, by_query)
-        without = np.linalg.solve(expected[1:, 1:], beyond[1:] / queries)
-        return dict(zip(names[1:], map(float, without), strict=True)), dict(
-            zip(names, map(float, with_queries), strict=True)
-        )
+        squares = self.sums_of_squares(scores) / self.degrees(queries)
+        expected = np.empty((len(self._bases), len(self._bases)))
+        for row, basis in enumerate(self._bases):
+            expected[row] = np.einsum("ij,eik,kj->e", basis, self._kernels, basis)
+        expected /= self._degrees[:, None]
+        crossed = squares[len(self._bases) - 1 :]
+        beyond = squares[: len(self._bases) - 1] - crossed[1:]
+        alone = np.linalg.solve(expected[1:, 1:], beyond / queries)
+        return np.append(alone, np.linalg.solve(expected, crossed))
 
-    def fit(self, scores: Matrix) -> tuple[dict[str, float], dict[str, float]]:
+    def fit(self, scores: Matrix) -> Matrix:
         """Return the variances by restricted maximum likelihood, none of which is negative.
 
         Contrasts of queries have the runs' covariance A of effects with queries; the mean over Q of
         them has A / Q and that of effects alone, around one mean.
         """
-        alone, crossed = self.solve(scores)
         queries = scores.shape[1]
         means = scores.mean(axis=1)
         covariance = np.cov(scores)
-        kernels = list(self.kernels.values())
-        unit = float(np.trace(covariance)) / len(means)
+        unit = float(np.trace(covariance)) / len(means)  # in which variances are about 1
         ones = np.ones(len(means))
 
-        def loss(variances: Matrix) -> float:
-            of_queries = sum(
-                variance * kernel
-                for variance, kernel in zip(variances[: len(kernels)], kernels, strict=True)
-            )
-            of_means = of_queries / queries + sum(
-                (
-                    variance * kernel
-                    for variance, kernel in zip(variances[len(kernels) :], kernels[1:], strict=True)
-                ),
-                np.zeros_like(covariance),
-            )
-            whole = np.linalg.inv(of_means)
-            centre = means - (ones @ whole @ means) / (ones @ whole @ ones)
-            fitted = (queries - 1) * (
-                np.linalg.slogdet(of_queries)[1]
-                + np.trace(np.linalg.solve(of_queries, covariance)) / unit
-            )
-            fitted += (
-                np.linalg.slogdet(of_means)[1]
-                + np.log(ones @ whole @ ones)
-                + centre @ whole @ centre / unit
-            )
-            return float(fitted)
+        def measure_misfit(variances: Matrix) -> float:
+            alone, crossed = np.split(variances, [len(self._kernels) - 1])
+            of_queries = np.tensordot(crossed, self._kernels, 1)
+            of_means = of_queries / queries + np.tensordot(alone, self._kernels[1:], 1)
+            weights = np.linalg.inv(of_means)
+            total = float(ones @ weights @ ones)
+            centred = means - (ones @ weights @ means) / total
+            misfit = np.linalg.slogdet(of_queries)[1]
+            misfit += np.trace(np.linalg.solve(of_queries, covariance)) / unit
+            misfit *= queries - 1
+            misfit += np.linalg.slogdet(of_means)[1] + math.log(total)
+            return float(misfit + centred @ weights @ centred / unit)
 
-        start = np.array([*crossed.values(), *alone.values()]) / unit
-        least = [0.0] * len(start)
-        least[len(kernels) - 1] = 1e-6  # of the rest, so that the covariance has an inverse
-        found = minimize(
-            loss, np.maximum(start, 1e-3), method="L-BFGS-B", bounds=[(low, None) for low in least]
-        )
-        values = [float(value) * unit for value in found.x]
-        return dict(zip(alone, values[len(kernels) :], strict=True)), dict(
-            zip(crossed, values[: len(kernels)], strict=True)
-        )
-
-
-def name_effect(effect: Effect) -> str:
-    """Return the name of an effect of runs."""
-    return MORE if len(effect) > 2 else " x ".join(effect) or MEAN
+        start = np.maximum(self.solve(scores) / unit, 1e-3)
+        bounds = [(0.0, None)] * (len(start) - 1) + [(1e-6, None)]  # so that there is an inverse
+        fitted = minimize(measure_misfit, start, method="L-BFGS-B", bounds=bounds)
+        return np.asarray(fitted.x) * unit
 
 
 def decompose(runs: Sequence[Mapping[str, str]], scores: Matrix) -> Decomposition:
     """Return the shares of the variance of `scores`, shape (runs, queries), by the levels that `runs` have.
 
-    UsageError for fewer than two runs or queries, or runs without a factor in which they differ.
+    UsageError for fewer than two runs or queries.
     """
     if scores.shape[0] < 2 or scores.shape[1] < 2:
         raise UsageError("variance needs two runs or more, of two queries or more")
+    queries = scores.shape[1]
     repeated = len({tuple(run.values()) for run in runs}) < len(runs)
     design = Design(runs, repeated=repeated)
-    alone, crossed = design.solve(scores)
-    is_negative = {name: value < 0 for name, value in _name_all(alone, crossed).items()}
     estimate = design.solve if design.is_balanced else design.fit
-    variances = _name_all(*estimate(scores))
+    variances = np.maximum(estimate(scores), 0.0)
     shares = _share(variances)
-    errors = _jackknife(lambda part: _share(_name_all(*estimate(part))), scores)
-    squares_alone, squares_crossed = design.quadratics(scores)
-    del squares_alone[MEAN]
-    squares = _name_all(squares_alone, squares_crossed)
-    degrees = {name: basis.shape[1] for name, basis in design.bases.items()}
-    all_degrees = _name_all(
-        {name: degrees[name] for name in squares_alone},
-        {name: count * (scores.shape[1] - 1) for name, count in degrees.items()},
+    bounds = _list_intervals(shares, lambda part: _share(estimate(part)), scores)
+    columns = zip(
+        design.labels,
+        design.degrees(queries).astype(int).tolist(),
+        design.sums_of_squares(scores).tolist(),
+        variances.tolist(),
+        shares.tolist(),
+        *bounds.tolist(),
+        (design.solve(scores) < 0).tolist(),
+        strict=True,
     )
-    components = []
-    for name, share in shares.items():
-        low, high = _interval(share, errors[name])
-        components.append(
-            Component(
-                name,
-                int(all_degrees[name]),
-                squares[name],
-                max(variances[name], 0.0),
-                share,
-                low,
-                high,
-                is_negative[name],
-            )
-        )
-    needed, reliability = _reliability(variances, scores.shape[1], repeated=repeated)
+    components = [Component(*values) for values in columns]
+    by_name = {part.effect: part.variance for part in components}
     noise = None
     if repeated:
-        per_query = variances[f"{SEED} x {QUERY}"]
-        noise = math.sqrt(max(variances[SEED], 0.0) + max(per_query, 0.0) / scores.shape[1])
+        noise = math.sqrt(by_name[SEED] + by_name[f"{SEED} x {QUERY}"] / queries)
+    needed = {reliable: _count_needed(by_name, reliable, repeated) for reliable in RELIABLE}
     return Decomposition(
         components,
         design.inseparable,
         design.is_balanced,
-        scores.shape[1],
+        queries,
         scores.shape[0],
         needed,
-        reliability,
+        _measure_reliability(by_name, queries),
         noise,
     )
 
 
-def _name_all(alone: Mapping[str, float], crossed: Mapping[str, float]) -> dict[str, float]:
-    named = dict(alone)
-    for name, value in crossed.items():
-        named[QUERY if name == MEAN else f"{name} x {QUERY}"] = value
-    return named
+def _share(variances: Matrix) -> Matrix:
+    positive = np.maximum(variances, 0.0)
+    return positive / (float(positive.sum()) or 1.0)
 
 
-def _share(variances: Mapping[str, float]) -> dict[str, float]:
-    total = math.fsum(max(value, 0.0) for value in variances.values()) or 1.0
-    return {name: max(value, 0.0) / total for name, value in variances.items()}
+def _list_intervals(shares: Matrix, estimate: Callable[[Matrix], Matrix], scores: Matrix) -> Matrix:
+    """Return the ends of the shares' 95 % intervals, symmetric on the scale of log odds, shape (2, effects).
 
-
-def _jackknife(
-    estimate: Callable[[Matrix], dict[str, float]], scores: Matrix
-) -> dict[str, tuple[float, int]]:
-    """Return the standard error of each estimate, by leaving out groups of queries, and the groups."""
+    Standard errors are those of a jackknife that leaves out groups of queries.
+    """
     queries = scores.shape[1]
-    groups = np.array_split(np.random.default_rng(0).permutation(queries), min(queries, _GROUPS))
-    parts = [estimate(np.delete(scores, group, axis=1)) for group in groups] if queries > 2 else []
-    errors = {}
-    for name in parts[0] if parts else estimate(scores):
-        values = np.array([part[name] for part in parts])
-        spread = float(np.square(values - values.mean()).sum()) if parts else math.nan
-        errors[name] = (math.sqrt(spread * (len(parts) - 1) / max(len(parts), 1)), len(parts))
-    return errors
+    order = np.random.default_rng(0).permutation(queries)
+    groups = np.array_split(order, min(queries, _GROUPS))
+    if len(groups) < 3:
+        return np.array([np.zeros_like(shares), np.ones_like(shares)])
+    parts = np.array([estimate(np.delete(scores, group, axis=1)) for group in groups])
+    errors = np.sqrt(parts.var(axis=0) * (len(groups) - 1))
+    inside = np.clip(shares, 1e-9, 1 - 1e-9)  # a share of 0 has an interval as well
+    half = stats.t.ppf(0.975, len(groups) - 1) * errors / (inside * (1 - inside))
+    odds = special.logit(inside)
+    low = np.where(shares > 0, special.expit(odds - half), 0.0)
+    return np.array([low, np.where(shares > 0, special.expit(odds + half), 2 * errors)])
 
 
-def _interval(share: float, error: tuple[float, int]) -> tuple[float, float]:
-    """Return the 95 % interval of a share, symmetric on the scale of log odds."""
-    deviation, groups = error
-    if not 0 < share < 1 or not deviation > 0:
-        return max(0.0, share - 2 * deviation), min(1.0, share + 2 * deviation)
-    half = float(stats.t.ppf(0.975, groups - 1)) * deviation / (share * (1 - share))
-    low, high = special.expit(special.logit(share) + np.array([-half, half])).tolist()
-    return low, high
+def _split_noise(variances: Mapping[str, float]) -> tuple[float, float, float, float]:
+    """Return the variance of systems, of systems with queries, and of seeds alone and with queries."""
+    sums = {False: 0.0, True: 0.0}
+    seeds = {False: 0.0, True: 0.0}
+    for name, variance in variances.items():
+        if name != QUERY:
+            part = seeds if name.startswith(SEED) else sums
+            part[name.endswith(QUERY)] += variance
+    return sums[False], sums[True], seeds[False], seeds[True]
 
 
-def _reliability(
-    variances: Mapping[str, float], queries: int, *, repeated: bool
-) -> tuple[dict[float, dict[int, int | None]], float]:
-    """Return how many queries make differences between systems reliable, and how reliable they are now."""
-    seeds = {name: max(variances.get(name, 0.0), 0.0) for name in (SEED, f"{SEED} x {QUERY}")}
-    systems = math.fsum(
-        max(value, 0.0)
-        for name, value in variances.items()
-        if QUERY not in name and name not in seeds
-    )
-    with_queries = math.fsum(
-        max(value, 0.0)
-        for name, value in variances.items()
-        if name.endswith(f" x {QUERY}") and name not in seeds
-    )
-    needed: dict[float, dict[int, int | None]] = {}
-    for reliable in RELIABLE:
-        needed[reliable] = {}
-        for count in SEEDS if repeated else SEEDS[:1]:
-            room = systems * (1 - reliable) / reliable - seeds[SEED] / count
-            per_query = with_queries + seeds[f"{SEED} x {QUERY}"] / count
-            needed[reliable][count] = max(1, math.ceil(per_query / room)) if room > 0 else None
-    noise = seeds[SEED] + (with_queries + seeds[f"{SEED} x {QUERY}"]) / queries
-    return needed, systems / (systems + noise) if systems else 0.0
+def _measure_reliability(variances: Mapping[str, float], queries: int) -> float:
+    systems, with_queries, seed, per_answer = _split_noise(variances)
+    noise = seed + (with_queries + per_answer) / queries
+    return systems / (systems + noise) if systems else 0.0
+
+
+def _count_needed(
+    variances: Mapping[str, float], reliable: float, repeated: bool
+) -> dict[int, int | None]:
+    """Return how many queries make differences between systems so reliable, by the number of seeds."""
+    systems, with_queries, seed, per_answer = _split_noise(variances)
+    needed: dict[int, int | None] = {}
+    for seeds in SEEDS if repeated else SEEDS[:1]:
+        room = systems * (1 - reliable) / reliable - seed / seeds
+        per_query = with_queries + per_answer / seeds
+        needed[seeds] = max(1, math.ceil(per_query / room)) if room > 0 else None
+    return needed
 
 
 def list_turns(runs: Sequence[Mapping[str, str]], scores: Matrix) -> list[Turn]:
     """Return the pairs of levels whose order differs between levels of another factor, the clearest first."""
-    means = scores.mean(axis=1)
     turns = []
     for factor, by in permutations(runs[0], 2):
-        cells: dict[tuple[str, str], list[float]] = {}
-        for run, mean in zip(runs, means.tolist(), strict=True):
-            cells.setdefault((run[factor], run[by]), []).append(mean)
-        for first, second in combinations(dict.fromkeys(run[factor] for run in runs), 2):
-            differences = {
-                level: fmean(cells[first, level]) - fmean(cells[second, level])
-                for level in dict.fromkeys(run[by] for run in runs)
-                if (first, level) in cells and (second, level) in cells
-            }
+        means = pair_means(runs, scores, factor, by)
+        for first, second in combinations(means, 2):
+            shared = [level for level in means[first] if level in means[second]]
+            differences = {level: means[first][level] - means[second][level] for level in shared}
             if differences and min(differences.values()) < 0 < max(differences.values()):
                 turns.append(Turn(factor, (first, second), by, differences))
-    return sorted(
-        turns,
-        key=lambda turn: -min(-min(turn.differences.values()), max(turn.differences.values())),
-    )
+    return sorted(turns, key=_measure_turn, reverse=True)
+
+
+def _measure_turn(turn: Turn) -> float:
+    return min(-min(turn.differences.values()), max(turn.differences.values()))
+
+
+def pair_means(
+    runs: Sequence[Mapping[str, str]], scores: Matrix, first: str, second: str
+) -> dict[str, dict[str, float]]:
+    """Return level of the first factor -> level of the second -> the mean of their runs."""
+    cells: dict[str, dict[str, list[float]]] = {}
+    for run, mean in zip(runs, scores.mean(axis=1).tolist(), strict=True):
+        cells.setdefault(run[first], {}).setdefault(run[second], []).append(mean)
+    return {
+        level: {other: fmean(means) for other, means in row.items()} for level, row in cells.items()
+    }
 
 
 def level_means(runs: Sequence[Mapping[str, str]], scores: Matrix) -> dict[str, dict[str, float]]:
     """Return factor -> level -> the mean of its runs."""
-    means = scores.mean(axis=1).tolist()
-    return {
-        factor: {
-            level: fmean(
-                mean for run, mean in zip(runs, means, strict=True) if run[factor] == level
-            )
-            for level in dict.fromkeys(run[factor] for run in runs)
-        }
-        for factor in runs[0]
-    }
+    means: dict[str, dict[str, float]] = {}
+    for factor in runs[0]:
+        same = pair_means(runs, scores, factor, factor)
+        means[factor] = {level: row[level] for level, row in same.items()}
+    return means

@@ -7,7 +7,6 @@ without a factor in which they differ have none.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +14,38 @@ import numpy as np
 from sextant.evals.reporting.plots import Panel, Plot, Point, Series, draw
 from sextant.evals.reporting.report_page import ReportSection
 from sextant.evals.scoring.scored_run import ScoredRun, read_scored_run
-from sextant.evals.scoring.variance import Decomposition, Turn, decompose, level_means, list_turns
+from sextant.evals.scoring.variance import (
+    Decomposition,
+    Turn,
+    decompose,
+    level_means,
+    list_turns,
+    pair_means,
+)
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform import files
 from sextant.tools.platform.number_format import plural
-from sextant.tools.platform.result_table import ResultTable, figure_cell, tabulate
+from sextant.tools.platform.result_table import ResultTable, figure_cells, tabulate
 from sextant.tools.records import JsonMapping, JsonObject
 
 CELLS_FILE = "cells.json"  # in the folder of a study
 _TURNS = 10  # that are listed
+# Heads, keys and forms of a component, and of a factor's levels.
+SHARES = (
+    ("effect", "effect", "{}"),
+    ("share", "share", "{:.3f}"),
+    ("from", "low", "{:.3f}"),
+    ("to", "high", "{:.3f}"),
+    ("variance", "variance", "{:.5f}"),
+    ("degrees", "degrees", "{}"),
+    ("sum of squares", "sum_of_squares", "{:.4f}"),
+)
+LEVELS = (
+    ("factor", "factor", "{}"),
+    ("best", "best", "{}"),
+    ("worst", "worst", "{}"),
+    ("change", "change", "{:+.4f}"),
+)
 NOTES = [
     "shares of the variance of a query's score; intervals are over queries, for these levels and seeds",
     "x query: how much the effect differs between queries",
@@ -47,7 +69,18 @@ class TaskVariance(NamedTuple):
     decomposition: Decomposition
     levels: Mapping[str, Mapping[str, float]]  # factor -> level -> mean
     turns: Sequence[Turn]
-    pairs: Mapping[str, Mapping[str, Mapping[str, float]]]  # "A x B" -> level of A -> of B -> mean
+    # (factor, factor) -> level of the first -> level of the second -> mean
+    pairs: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]]
+
+    @property
+    def title(self) -> str:
+        """What its tables are about."""
+        return f"{self.task}: what moves {self.metric}"
+
+    @property
+    def stem(self) -> str:
+        """Its part of the names of files."""
+        return self.task.rpartition("/")[2].replace(":", "-")
 
     def json(self) -> JsonObject:
         """Return it as plain data."""
@@ -56,6 +89,7 @@ class TaskVariance(NamedTuple):
             **self._asdict(),
             "decomposition": {**self.decomposition._asdict(), "components": parts},
             "turns": [turn._asdict() for turn in self.turns],
+            "pairs": {" x ".join(pair): means for pair, means in self.pairs.items()},
         }
 
 
@@ -87,21 +121,18 @@ def read_runs(folder: Path) -> list[FactorRun]:
 def analyse(runs: Iterable[FactorRun], metric: str = "") -> list[TaskVariance]:
     """Return what moves a metric, by default each task's headline, by task.
 
-    UsageError for a metric that a run lacks, and if no task has runs that differ in a factor.
+    Tasks whose runs differ in no factor, and of one query, are left out. UsageError for a metric
+    that a run lacks.
     """
     by_task: dict[str, list[FactorRun]] = {}
     for run in runs:
         by_task.setdefault(run.task, []).append(run)
-    found = [_analyse_task(members, metric) for members in by_task.values() if _varies(members)]
-    if not found:
-        raise UsageError(
-            "no two finished runs of a task differ in a factor, so nothing moves the score"
-        )
+    found = []
+    for members in by_task.values():
+        is_varied = len({tuple(run.factors.values()) for run in members}) > 1
+        if is_varied and len(members[0].run.query_ids) > 1:
+            found.append(_analyse_task(members, metric))
     return found
-
-
-def _varies(runs: Sequence[FactorRun]) -> bool:
-    return len({tuple(run.factors.values()) for run in runs}) > 1
 
 
 def _analyse_task(members: Sequence[FactorRun], metric: str) -> TaskVariance:
@@ -110,204 +141,121 @@ def _analyse_task(members: Sequence[FactorRun], metric: str) -> TaskVariance:
     for _, _, run in members:
         if name not in run.columns:
             raise UsageError(f"{run.name} has no {name}; it has {', '.join(run.columns)}")
-        columns.append(run.columns[name])
-    asked = {query_id for column in columns for query_id in column}
-    common = [
-        query_id
-        for query_id in sorted(asked)
-        if all(column.get(query_id) is not None for column in columns)
-    ]
-    scores = np.array([[column[query_id] for query_id in common] for column in columns], np.float64)
+        values = run.columns[name].items()
+        columns.append({query_id: value for query_id, value in values if value is not None})
+    common = sorted(set(columns[0]).intersection(*columns))
+    scores = np.array([[column[query_id] for query_id in common] for column in columns])
+    first = members[0].factors
     varied = [
-        name for name in members[0].factors if len({run.factors[name] for run in members}) > 1
+        factor for factor in first if any(run.factors[factor] != first[factor] for run in members)
     ]
     levels = [{factor: run.factors[factor] for factor in varied} for run in members]
-    means = scores.mean(axis=1).tolist() if common else []
-    pairs: dict[str, dict[str, dict[str, float]]] = {}
-    for first, second in combinations(varied, 2):
-        cells: dict[tuple[str, str], list[float]] = {}
-        for level, mean in zip(levels, means, strict=True):
-            cells.setdefault((level[first], level[second]), []).append(mean)
-        of_pair = pairs.setdefault(f"{first} x {second}", {})
-        for (one, other), values in cells.items():
-            of_pair.setdefault(one, {})[other] = fmean(values)
     return TaskVariance(
         members[0].task,
         name,
-        len(asked) - len(common),
+        len(set().union(*columns)) - len(common),
         decompose(levels, scores),
         level_means(levels, scores),
         list_turns(levels, scores),
-        pairs,
+        {pair: pair_means(levels, scores, *pair) for pair in combinations(varied, 2)},
     )
 
 
 def lay_out(found: Sequence[TaskVariance]) -> list[ResultTable]:
     """Return the tables of each task: shares, levels, reliability, and orders that turn around."""
-    return [table for task in found for table in _lay_out_task(task)]
+    tables = []
+    for task in found:
+        tables += [_lay_out_shares(task), _lay_out_levels(task), _lay_out_reliability(task)]
+        tables += [_lay_out_turns(task)] if task.turns else []
+    return tables
 
 
-def _lay_out_task(task: TaskVariance) -> list[ResultTable]:
+def _lay_out_shares(task: TaskVariance) -> ResultTable:
     parts = task.decomposition
-    shares = []
-    for part in parts.components:
-        shares.append(
-            {
-                "effect": part.effect,
-                "share": figure_cell(part.share, "{:.3f}"),
-                "interval": f"{part.low:.3f} to {part.high:.3f}",
-                "standard deviation": figure_cell(part.variance**0.5, "{:.4f}"),
-                "degrees": part.degrees,
-                "sum of squares": figure_cell(part.sum_of_squares, "{:.4f}"),
-            }
-        )
-    design = (
-        "every combination" if parts.is_balanced else "some combinations are missing: by likelihood"
-    )
-    notes = [
-        *NOTES,
-        f"{plural(parts.runs, 'run')} of {plural(parts.queries, 'query', 'queries')}; {design}",
-    ]
+    rows = [figure_cells(part._asdict(), SHARES) for part in parts.components]
+    queries = plural(parts.queries, "query", "queries")
+    notes = [*NOTES, f"{plural(parts.runs, 'run')} of {queries}"]
+    if not parts.is_balanced:
+        notes.append("some combinations of levels are missing: fitted by likelihood")
     notes += [f"{name} cannot be told from {other}" for name, other in parts.inseparable.items()]
     if below := [part.effect for part in parts.components if part.is_negative]:
         notes.append(f"estimated below 0, and taken as 0: {', '.join(below)}")
     if task.left_out:
-        notes.append(
-            f"left out: {plural(task.left_out, 'query', 'queries')} without {task.metric} in some run"
-        )
-    title = f"{task.task}: what moves {task.metric}"
-    tables = [tabulate(title, shares, stem=f"variance-{_stem(task.task)}", notes=notes)]
-    noise = (
-        ""
-        if parts.seed_noise is None
-        else f"seeds move a run's mean by {parts.seed_noise:.4f} (standard deviation)"
-    )
-    changes = []
+        notes.append(f"queries without {task.metric} in some run, left out: {task.left_out}")
+    return tabulate(task.title, rows, stem=f"variance-{task.stem}", notes=notes)
+
+
+def _lay_out_levels(task: TaskVariance) -> ResultTable:
+    rows = []
     for factor, levels in task.levels.items():
-        best, worst = max(levels, key=levels.__getitem__), min(levels, key=levels.__getitem__)
-        changes.append(
-            {
-                "factor": factor,
-                "best": best,
-                "mean": figure_cell(levels[best]),
-                "worst": worst,
-                "its mean": figure_cell(levels[worst]),
-                "change": figure_cell(levels[best] - levels[worst], "{:+.4f}"),
-            }
-        )
-    tables.append(
-        tabulate(
-            "Levels", changes, stem=f"levels-{_stem(task.task)}", notes=[noise] if noise else []
-        )
-    )
-    needed = []
-    for reliable, by_seeds in parts.needed.items():
+        ordered = sorted(levels, key=levels.__getitem__)
+        change = levels[ordered[-1]] - levels[ordered[0]]
+        row = {"factor": factor, "best": ordered[-1], "worst": ordered[0], "change": change}
+        rows.append(figure_cells(row, LEVELS))
+    noise = task.decomposition.seed_noise
+    notes = [] if noise is None else [f"standard deviation of a run's mean by seeds: {noise:.4f}"]
+    return tabulate("Best and worst levels", rows, stem=f"levels-{task.stem}", notes=notes)
+
+
+def _lay_out_reliability(task: TaskVariance) -> ResultTable:
+    rows = []
+    for reliable, by_seeds in task.decomposition.needed.items():
         row: JsonObject = {"reliability": f"{reliable:g}"}
         for seeds, queries in by_seeds.items():
-            row[plural(seeds, "seed")] = "never" if queries is None else f"{queries:,}"
-        needed.append(row)
-    note = (
-        f"of differences between systems as these (Bodoff and Li 2007); now {parts.reliability:.3f}"
-    )
-    tables.append(
-        tabulate(
-            "Queries for a reliability",
-            needed,
-            stem=f"reliability-{_stem(task.task)}",
-            notes=[note],
-        )
-    )
-    turns = []
+            row[plural(seeds, "seed")] = queries or "never"
+        rows.append(row)
+    now = f"of these queries: {task.decomposition.reliability:.3f}"
+    notes = ["of differences between systems like these (Bodoff and Li 2007)", now]
+    title = "Queries for a reliability"
+    return tabulate(title, rows, stem=f"reliability-{task.stem}", notes=notes)
+
+
+def _lay_out_turns(task: TaskVariance) -> ResultTable:
+    rows = []
     for turn in task.turns[:_TURNS]:
-        said = "; ".join(
-            f"{level}: {difference:+.4f}" for level, difference in turn.differences.items()
-        )
-        turns.append(
-            {
-                "of": turn.factor,
-                "first": turn.levels[0],
-                "second": turn.levels[1],
-                "by": turn.by,
-                "first less second": said,
-            }
-        )
-    if turns:
-        note = f"{len(turns)} of {plural(len(task.turns), 'pair')}, the clearest first; not tested"
-        tables.append(
-            tabulate(
-                "Levels whose order another factor changes",
-                turns,
-                stem=f"turns-{_stem(task.task)}",
-                notes=[note],
-            )
-        )
-    return tables
+        by_level = [f"{level}: {mean:+.4f}" for level, mean in turn.differences.items()]
+        row = {"of": turn.factor, "first": turn.levels[0], "second": turn.levels[1]}
+        rows.append(row | {"by": turn.by, "first less second": "; ".join(by_level)})
+    notes = [f"the clearest {len(rows)} of {len(task.turns)}; not tested"]
+    title = "Levels whose order another factor changes"
+    return tabulate(title, rows, stem=f"turns-{task.stem}", notes=notes)
 
 
 def draw_plots(found: Sequence[TaskVariance]) -> list[Plot]:
     """Return for each task the shares with their intervals, and the means of two factors' levels."""
     plots = []
     for task in found:
-        points = [
-            Point(place, part.share, part.low, part.high)
-            for place, part in enumerate(task.decomposition.components)
-        ]
-        ticks = {
-            float(place): part.effect for place, part in enumerate(task.decomposition.components)
-        }
+        points = []
+        ticks = {}
+        for place, part in enumerate(task.decomposition.components):
+            points.append(Point(place, part.share, part.low, part.high))
+            ticks[float(place)] = part.effect
         shares = Panel("", "share of the variance", [Series(task.metric, points)], ticks)
-        title = f"{task.task}: what moves {task.metric}"
-        plots.append(draw(f"variance-{_stem(task.task)}", title, NOTES[0], [shares]))
-        panels = []
-        for name, rows in task.pairs.items():
-            places = list(dict.fromkeys(level for row in rows.values() for level in row))
-            series = [
-                Series(
-                    level,
-                    [Point(places.index(other), mean) for other, mean in row.items()],
-                    number,
-                    "line",
-                )
-                for number, (level, row) in enumerate(rows.items())
-            ]
-            panels.append(
-                Panel(
-                    name.partition(" x ")[2],
-                    task.metric,
-                    series,
-                    dict(zip(map(float, range(len(places))), places, strict=True)),
-                )
-            )
+        plots.append(draw(f"variance-{task.stem}", task.title, NOTES[0], [shares]))
+        panels = [_draw_pair(task, pair) for pair in task.pairs]
         if panels:
+            caption = "lines that cross are orders that turn around"
             title = f"{task.task}: means of two factors' levels"
-            plots.append(
-                draw(
-                    f"interactions-{_stem(task.task)}",
-                    title,
-                    "lines that cross are orders that turn around",
-                    panels,
-                )
-            )
+            plots.append(draw(f"interactions-{task.stem}", title, caption, panels))
     return plots
+
+
+def _draw_pair(task: TaskVariance, pair: tuple[str, str]) -> Panel:
+    first, second = pair
+    places = list(task.levels[second])
+    series = []
+    for number, (level, means) in enumerate(task.pairs[pair].items()):
+        points = [Point(places.index(other), mean) for other, mean in means.items()]
+        series.append(Series(f"{first} {level}", points, number, "line"))
+    ticks = {float(place): level for place, level in enumerate(places)}
+    return Panel(second, task.metric, series, ticks)
 
 
 def make_sections(runs: Sequence[FactorRun]) -> list[ReportSection]:
     """Return the section of a study's page; none if no runs differ in a factor."""
-    by_task: dict[str, list[FactorRun]] = {}
-    for run in runs:
-        by_task.setdefault(run.task, []).append(run)
-    enough = [
-        run
-        for members in by_task.values()
-        if _varies(members) and len(members[0].run.query_ids) > 1
-        for run in members
-    ]
-    if not enough:
-        return []
-    found = analyse(enough)
-    return [
-        ReportSection("variance", "What moves the score", [*lay_out(found), *draw_plots(found)], [])
-    ]
+    found = analyse(runs)
+    items: list[ResultTable | Plot] = [*lay_out(found), *draw_plots(found)]
+    return [ReportSection("variance", "What moves the score", items)] if found else []
 
 
 def describe_cells(cells: Iterable[JsonMapping], runs: Path) -> JsonObject:
@@ -318,7 +266,3 @@ def describe_cells(cells: Iterable[JsonMapping], runs: Path) -> JsonObject:
 def _relative(cell: JsonMapping, runs: Path) -> JsonObject:
     run = cell["run"]
     return {**cell, "run": run and str(Path(run).resolve().relative_to(runs.resolve()))}
-
-
-def _stem(task: str) -> str:
-    return task.rpartition("/")[2].replace(":", "-")

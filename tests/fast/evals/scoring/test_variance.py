@@ -63,11 +63,8 @@ def expected(a, b):
     return PLANTED | {"A": 0.3 - 0.1 / b, "B": 0.2 - 0.1 / a}
 
 
-def named(alone, crossed):
-    with_queries = {
-        "query" if name == "mean" else f"{name} x query": value for name, value in crossed.items()
-    }
-    return alone | with_queries
+def named(design, values):
+    return dict(zip(design.labels, values.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("zero_heavy", [False, True])
@@ -79,7 +76,7 @@ def test_planted_components_are_met_within_5_percent(zero_heavy):
     found = {}
     for _ in range(1_000):
         scores = simulate(generator, 4, 3, 40, levels, zero_heavy=zero_heavy)
-        for name, value in named(*design.solve(scores)).items():
+        for name, value in named(design, design.solve(scores)).items():
             found.setdefault(name, []).append(value)
     for name, variance in expected(4, 3).items():
         assert np.mean(found[name]) == pytest.approx(variance, rel=0.05), name
@@ -130,8 +127,8 @@ def test_likelihood_and_sums_of_squares_agree_on_a_whole_grid():
     generator = np.random.default_rng(3)
     design = Design(runs_of(4, 4), repeated=False)
     scores = simulate(generator, 4, 4, 300, levels_of(generator, 4, 4))
-    solved = named(*design.solve(scores))
-    fitted = named(*design.fit(scores))
+    solved = named(design, design.solve(scores))
+    fitted = named(design, design.fit(scores))
     for name, value in solved.items():
         assert fitted[name] == pytest.approx(value, rel=0.02, abs=0.002), name
 
@@ -140,7 +137,8 @@ def test_likelihood_is_that_of_statsmodels_for_one_factor():
     generator = np.random.default_rng(4)
     scores = 0.9 * generator.normal(size=30) + 0.5 * generator.normal(size=(4, 30))
     runs = [{"A": f"a{number}"} for number in range(4)]
-    fitted = named(*Design(runs, repeated=False).fit(scores))
+    design = Design(runs, repeated=False)
+    fitted = named(design, design.fit(scores))
     table = pandas.DataFrame(
         [
             {"run": f"r{run}", "query": query, "score": scores[run, query]}
