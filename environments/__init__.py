@@ -194,7 +194,7 @@ def data_folder(task: str, data: str | None) -> tuple[str, Path]:
         return data, Path(data)
     complete = fetch_marker(task)
     data = data or ("full" if complete.exists() else "mini")
-    remedy = f"`sextant tasks fetch {task}` gets the release, and --data FOLDER takes a copy of it"
+    remedy = f"`sextant tasks fetch {task}` gets the release, --data FOLDER takes a copy of it"
     if data == "mini":
         if not (MINI / suite_name).is_dir():
             raise DataError(f"{suite_name} has no miniature; {remedy}")
@@ -203,7 +203,7 @@ def data_folder(task: str, data: str | None) -> tuple[str, Path]:
         release = suite(suite_name).release
         if not is_fetched_from(complete, release):
             raise DataError(
-                f"{complete} is not there, or of another revision ({release}); {remedy}"
+                f"{complete} is not there, or of another revision ({release}); {remedy}, or use --data mini"
             )
         return data, complete.parent
     folder = expand_user_path(data)

@@ -1,11 +1,11 @@
-"""The tables of `sextant reach`: chances of relevant documents, beside those of random ones."""
+"""The tables of `sextant reach`: chances of relevant documents and of random ones."""
 
 from collections.abc import Mapping
 
 from sextant.evals.run_descriptions import describe_task
 from sextant.evals.scoring.reach import PARTS
 from sextant.tools.platform.number_format import plural
-from sextant.tools.platform.result_table import TextBlock, render_terminal, tabulate
+from sextant.tools.platform.result_table import TextBlock, figure_cell, render_terminal, tabulate
 from sextant.tools.records import JsonMapping, JsonObject
 
 
@@ -32,8 +32,7 @@ def lay_out_reach(result: JsonMapping) -> list[TextBlock]:
         for kind in ("relevant", "random"):
             curve: JsonObject = {"documents": f"{kind}, from {vocabulary['name']}"}
             for tries, chance in vocabulary["curve"].items():
-                mean = chance["10"][kind].get("mean")
-                curve[tries] = "-" if mean is None else f"{mean:.3f}"
+                curve[tries] = figure_cell(chance["10"][kind].get("mean"), "{:.3f}")
             curves.append(curve)
     blocks: list[TextBlock] = [
         describe_task(result),
@@ -51,12 +50,11 @@ def lay_out_reach(result: JsonMapping) -> list[TextBlock]:
 def _row(name: str, chances: Mapping[str, JsonMapping]) -> JsonObject:
     row: JsonObject = {"search": name}
     for k in ("10", "100"):
-        relevant, chance = chances[k]["relevant"], chances[k]["random"]
-        row[f"@{k}"] = f"{relevant['mean']:.4f}" if relevant else "-"
-        row[f"@{k} interval"] = (
-            f"{relevant['low']:.4f} to {relevant['high']:.4f}" if relevant else "-"
-        )
-        row[f"random @{k}"] = f"{chance['mean']:.4f}" if chance else "-"
+        relevant = chances[k]["relevant"]
+        row[f"@{k}"] = figure_cell(relevant.get("mean"))
+        row[f"from @{k}"] = figure_cell(relevant.get("low"))
+        row[f"to @{k}"] = figure_cell(relevant.get("high"))
+        row[f"random @{k}"] = figure_cell(chances[k]["random"].get("mean"))
     return row
 
 

@@ -157,7 +157,6 @@ class _Measurement:
                 targets,
                 find,
                 len(self._environment.documents),
-                {*KS, depth},
                 generator,
                 may_add_up=self._pieces == "words",
             )
@@ -251,7 +250,7 @@ class _Measurement:
             )
 
     def summary(self) -> JsonObject:
-        """Return what was measured: means over queries, relevant documents beside random ones."""
+        """Return what was measured: means over queries, relevant documents and random ones."""
         environment = self._environment
         described: JsonObject = {
             "task": environment.task,
@@ -319,7 +318,7 @@ def _describe_vocabulary(name: str, rows: Sequence[tuple[Reached, int]]) -> Json
     sizes = {}
     for size in SIZES:
         sizes[str(size)] = {
-            "searches": sum(reached.chances[0].searches[size] for reached, _ in rows),
+            "searches": sum(len(reached.chances[0].ranks[size]) for reached, _ in rows),
             "exact": all(reached.chances[0].is_exact[size] for reached, _ in rows),
             **{str(k): _compare(rows, partial(_chance_of_search, size=size, k=k)) for k in KS},
         }

@@ -198,7 +198,7 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
     for note, led_to in notes:
         if led_to:
             figures["notes"].append((int(any(first_found[search] for search in led_to)), note))
-    figures["credited"] = _list_credited(outcome["trace"]["steps"], units, relevant)
+    figures["credited"] = _list_credited(outcome, units, relevant)
     figures["searches"] = [(len(searches), max(searches, default=0))]
     figures["repeats"] = [(len(repeats), max(repeats, default=0))]
     figures |= _count_forgotten(outcome["trace"]["steps"])
@@ -208,15 +208,15 @@ def _observe(outcome: JsonMapping, row: JsonMapping, metric: str, depth: int) ->
             last = _find_last_change(course.values)
             figures["decided"] = [(last, [0, *searches][last] if last <= len(searches) else 0)]
     surfaced = {unit: searches[search] for unit, search in relevant.items() if search in searches}
-    return QueryBehaviour(figures, {}, notes, surfaced, lost=row["relevant"])
+    return QueryBehaviour(figures, {}, notes, surfaced, row["relevant"])
 
 
 def _list_credited(
-    steps: Sequence[JsonMapping], units: Mapping[str, str], relevant: Collection[str]
+    outcome: JsonMapping, units: Mapping[str, str], relevant: Collection[str]
 ) -> list[tuple[float, int]]:
     """Return for each search 1 if it returned a relevant document, 0 if not, with its step."""
     credited = list[tuple[float, int]]()
-    for number, step in enumerate(steps):
+    for number, step in enumerate(outcome["trace"]["steps"]):
         if is_surfacing(step):
             returned = {units.get(doc_id, doc_id) for doc_id in step["doc_ids"]}
             credited.append((int(not returned.isdisjoint(relevant)), number))

@@ -13,7 +13,7 @@ rest, and queries that have no value in some run.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, permutations
 from statistics import fmean
@@ -75,6 +75,14 @@ class Turn(NamedTuple):
     # level of `by` -> mean of the first level less that of the second
     differences: dict[str, float]
 
+    @property
+    def size(self) -> float:
+        """The smaller of its largest differences in either direction; 0 or less is no turn."""
+        values = self.differences.values()
+        most = max(values, default=0.0)
+        least = min(values, default=0.0)
+        return min(most, -least)
+
 
 class Design:
     """The effects of runs: which of them share a level, and what tells an effect from those before it.
@@ -85,10 +93,14 @@ class Design:
     def __init__(self, runs: Sequence[Mapping[str, str]], *, repeated: bool) -> None:
         """`runs` have a level of every factor; `repeated` tells whether some differ in their seeds alone."""
         factors = tuple(runs[0])
-        effects = [(), *((factor,) for factor in factors), *combinations(factors, 2), factors]
+        effects: list[tuple[str, ...]] = [()]
+        for size in (1, 2, len(factors)):
+            effects += combinations(factors, size)
         levels: dict[str, list[object]] = {}
         for effect in effects:
-            name = MORE if len(effect) > 2 else " x ".join(effect) or MEAN
+            name = " x ".join(effect) or MEAN
+            if len(effect) > 2:
+                name = MORE
             levels[name] = [[run[factor] for factor in effect] for run in runs]
         levels[SEED if repeated else REST] = list(range(len(runs)))
         self.inseparable: dict[str, str] = {}
@@ -96,7 +108,8 @@ class Design:
         kernels: list[Matrix] = []  # 1 where two runs share a level, shape (runs, runs)
         self._bases: list[Matrix] = []  # of what an effect has beyond those before
         for name, groups in levels.items():
-            kernel = np.array([[float(one == other) for other in groups] for one in groups])
+            rows = [[float(one == other) for other in groups] for one in groups]
+            kernel = np.array(rows)
             beyond = kernel
             for basis in self._bases:
                 beyond = beyond - basis @ (basis.T @ beyond)
@@ -106,38 +119,54 @@ class Design:
                 continue
             names.append(name)
             kernels.append(kernel)
-            self._bases.append(vectors[:, singular > _TOLERANCE * len(runs)])
+            has_any = singular > _TOLERANCE * len(runs)
+            self._bases.append(vectors[:, has_any])
         self._kernels = np.array(kernels)
-        self._degrees = np.array([basis.shape[1] for basis in self._bases])
-        self.labels = [*names[1:], QUERY, *(f"{name} x {QUERY}" for name in names[1:])]
+        degrees = [basis.shape[1] for basis in self._bases]
+        self._degrees = np.array(degrees)
+        alone = names[1:]
+        with_queries = [f"{name} x {QUERY}" for name in alone]
+        self.labels = [*alone, QUERY, *with_queries]
         counts = Counter(tuple(run.values()) for run in runs)
-        grid = math.prod(len({run[factor] for run in runs}) for factor in factors)
-        self.is_balanced = len(counts) == grid and len(set(counts.values())) == 1
+        grid = 1
+        for factor in factors:
+            grid *= len({run[factor] for run in runs})
+        is_whole = len(counts) == grid
+        self.is_balanced = is_whole and len(set(counts.values())) == 1
 
     def degrees(self, queries: int) -> Matrix:
         """Return the degrees of freedom of each effect."""
-        return np.append(self._degrees[1:], self._degrees * (queries - 1)).astype(np.float64)
+        with_queries = self._degrees * (queries - 1)
+        degrees = np.append(self._degrees[1:], with_queries)
+        return degrees.astype(np.float64)
 
     def sums_of_squares(self, scores: Matrix) -> Matrix:
         """Return the sum of squares of each effect; `scores` are (runs, queries)."""
         means = scores.mean(axis=1)
         deviations = scores - means[:, None]
-        alone = [np.square(basis.T @ means).sum() for basis in self._bases[1:]]
-        crossed = [np.square(basis.T @ deviations).sum() for basis in self._bases]
-        return np.array([scores.shape[1] * value for value in alone] + crossed)
+        alone = []
+        crossed = []
+        for basis in self._bases:
+            of_means = basis.T @ means
+            of_queries = basis.T @ deviations
+            alone.append(scores.shape[1] * np.square(of_means).sum())
+            crossed.append(np.square(of_queries).sum())
+        return np.array([*alone[1:], *crossed])
 
     def solve(self, scores: Matrix) -> Matrix:
         """Return the variance of each effect whose expected squares these are; it may be negative."""
         queries = scores.shape[1]
         squares = self.sums_of_squares(scores) / self.degrees(queries)
-        expected = np.empty((len(self._bases), len(self._bases)))
+        shape = (len(self._bases), len(self._bases))
+        expected = np.empty(shape)
         for row, basis in enumerate(self._bases):
             expected[row] = np.einsum("ij,eik,kj->e", basis, self._kernels, basis)
         expected /= self._degrees[:, None]
-        crossed = squares[len(self._bases) - 1 :]
-        beyond = squares[: len(self._bases) - 1] - crossed[1:]
-        alone = np.linalg.solve(expected[1:, 1:], beyond / queries)
-        return np.append(alone, np.linalg.solve(expected, crossed))
+        alone, crossed = np.split(squares, [len(self._bases) - 1])
+        beyond = (alone - crossed[1:]) / queries
+        of_effects = np.linalg.solve(expected[1:, 1:], beyond)
+        with_queries = np.linalg.solve(expected, crossed)
+        return np.append(of_effects, with_queries)
 
     def fit(self, scores: Matrix) -> Matrix:
         """Return the variances by restricted maximum likelihood, none of which is negative.
@@ -154,7 +183,8 @@ class Design:
         def measure_misfit(variances: Matrix) -> float:
             alone, crossed = np.split(variances, [len(self._kernels) - 1])
             of_queries = np.tensordot(crossed, self._kernels, 1)
-            of_means = of_queries / queries + np.tensordot(alone, self._kernels[1:], 1)
+            of_means = of_queries / queries
+            of_means = of_means + np.tensordot(alone, self._kernels[1:], 1)
             weights = np.linalg.inv(of_means)
             total = float(ones @ weights @ ones)
             centred = means - (ones @ weights @ means) / total
@@ -165,12 +195,21 @@ class Design:
             return float(misfit + centred @ weights @ centred / unit)
 
         start = np.maximum(self.solve(scores) / unit, 1e-3)
-        bounds = [(0.0, None)] * (len(start) - 1) + [(1e-6, None)]  # so that there is an inverse
-        fitted = minimize(measure_misfit, start, method="L-BFGS-B", bounds=bounds)
+        bounds = [(0.0, None)] * len(start)
+        bounds[-1] = (1e-6, None)  # so that there is an inverse
+        fitted = minimize(
+            measure_misfit,
+            start,
+            method="L-BFGS-B",
+            bounds=bounds,
+        )
         return np.asarray(fitted.x) * unit
 
 
-def decompose(runs: Sequence[Mapping[str, str]], scores: Matrix) -> Decomposition:
+def decompose(
+    runs: Sequence[Mapping[str, str]],
+    scores: Matrix,
+) -> Decomposition:
     """Return the shares of the variance of `scores`, shape (runs, queries), by the levels that `runs` have.
 
     UsageError for fewer than two runs or queries.
@@ -178,7 +217,8 @@ def decompose(runs: Sequence[Mapping[str, str]], scores: Matrix) -> Decompositio
     if scores.shape[0] < 2 or scores.shape[1] < 2:
         raise UsageError("variance needs two runs or more, of two queries or more")
     queries = scores.shape[1]
-    repeated = len({tuple(run.values()) for run in runs}) < len(runs)
+    combinations_of_levels = {tuple(run.values()) for run in runs}
+    repeated = len(combinations_of_levels) < len(runs)
     design = Design(runs, repeated=repeated)
     estimate = design.solve if design.is_balanced else design.fit
     variances = np.maximum(estimate(scores), 0.0)
@@ -198,7 +238,8 @@ def decompose(runs: Sequence[Mapping[str, str]], scores: Matrix) -> Decompositio
     by_name = {part.effect: part.variance for part in components}
     noise = None
     if repeated:
-        noise = math.sqrt(by_name[SEED] + by_name[f"{SEED} x {QUERY}"] / queries)
+        per_answer = by_name[f"{SEED} x {QUERY}"]
+        noise = math.sqrt(by_name[SEED] + per_answer / queries)
     needed = {reliable: _count_needed(by_name, reliable, repeated) for reliable in RELIABLE}
     return Decomposition(
         components,
@@ -223,28 +264,47 @@ def _list_intervals(shares: Matrix, estimate: Callable[[Matrix], Matrix], scores
     Standard errors are those of a jackknife that leaves out groups of queries.
     """
     queries = scores.shape[1]
-    order = np.random.default_rng(0).permutation(queries)
+    generator = np.random.default_rng(0)
+    order = generator.permutation(queries)
     groups = np.array_split(order, min(queries, _GROUPS))
     if len(groups) < 3:
         return np.array([np.zeros_like(shares), np.ones_like(shares)])
-    parts = np.array([estimate(np.delete(scores, group, axis=1)) for group in groups])
-    errors = np.sqrt(parts.var(axis=0) * (len(groups) - 1))
+    parts = []
+    for group in groups:
+        others = np.delete(scores, group, axis=1)
+        parts.append(estimate(others))
+    spread = np.array(parts).var(axis=0)
+    errors = np.sqrt(spread * (len(groups) - 1))
     inside = np.clip(shares, 1e-9, 1 - 1e-9)  # a share of 0 has an interval as well
-    half = stats.t.ppf(0.975, len(groups) - 1) * errors / (inside * (1 - inside))
+    slope = inside * (1 - inside)
+    quantile = stats.t.ppf(0.975, len(groups) - 1)
+    half = quantile * errors / slope
     odds = special.logit(inside)
-    low = np.where(shares > 0, special.expit(odds - half), 0.0)
-    return np.array([low, np.where(shares > 0, special.expit(odds + half), 2 * errors)])
+    low = special.expit(odds - half)
+    high = special.expit(odds + half)
+    is_above = shares > 0
+    return np.array(
+        [
+            np.where(is_above, low, 0.0),
+            np.where(is_above, high, 2 * errors),
+        ]
+    )
 
 
 def _split_noise(variances: Mapping[str, float]) -> tuple[float, float, float, float]:
     """Return the variance of systems, of systems with queries, and of seeds alone and with queries."""
-    sums = {False: 0.0, True: 0.0}
-    seeds = {False: 0.0, True: 0.0}
+    systems = 0.0
+    with_queries = 0.0
     for name, variance in variances.items():
-        if name != QUERY:
-            part = seeds if name.startswith(SEED) else sums
-            part[name.endswith(QUERY)] += variance
-    return sums[False], sums[True], seeds[False], seeds[True]
+        if name == QUERY or name.startswith(SEED):
+            continue
+        if name.endswith(QUERY):
+            with_queries += variance
+        else:
+            systems += variance
+    seed = variances.get(SEED, 0.0)
+    per_answer = variances.get(f"{SEED} x {QUERY}", 0.0)
+    return systems, with_queries, seed, per_answer
 
 
 def _measure_reliability(variances: Mapping[str, float], queries: int) -> float:
@@ -259,43 +319,54 @@ def _count_needed(
     """Return how many queries make differences between systems so reliable, by the number of seeds."""
     systems, with_queries, seed, per_answer = _split_noise(variances)
     needed: dict[int, int | None] = {}
+    odds = reliable / (1 - reliable)
     for seeds in SEEDS if repeated else SEEDS[:1]:
-        room = systems * (1 - reliable) / reliable - seed / seeds
+        room = systems / odds - seed / seeds
         per_query = with_queries + per_answer / seeds
-        needed[seeds] = max(1, math.ceil(per_query / room)) if room > 0 else None
+        needed[seeds] = None
+        if room > 0:
+            needed[seeds] = max(1, math.ceil(per_query / room))
     return needed
 
 
-def list_turns(runs: Sequence[Mapping[str, str]], scores: Matrix) -> list[Turn]:
+def list_turns(
+    runs: Sequence[Mapping[str, str]],
+    scores: Matrix,
+) -> list[Turn]:
     """Return the pairs of levels whose order differs between levels of another factor, the clearest first."""
     turns = []
     for factor, by in permutations(runs[0], 2):
         means = pair_means(runs, scores, factor, by)
         for first, second in combinations(means, 2):
             shared = [level for level in means[first] if level in means[second]]
-            differences = {level: means[first][level] - means[second][level] for level in shared}
-            if differences and min(differences.values()) < 0 < max(differences.values()):
-                turns.append(Turn(factor, (first, second), by, differences))
-    return sorted(turns, key=_measure_turn, reverse=True)
-
-
-def _measure_turn(turn: Turn) -> float:
-    return min(-min(turn.differences.values()), max(turn.differences.values()))
+            differences = {}
+            for level in shared:
+                differences[level] = means[first][level] - means[second][level]
+            turn = Turn(factor, (first, second), by, differences)
+            if turn.size > 0:
+                turns.append(turn)
+    return sorted(turns, key=lambda turn: turn.size, reverse=True)
 
 
 def pair_means(
     runs: Sequence[Mapping[str, str]], scores: Matrix, first: str, second: str
 ) -> dict[str, dict[str, float]]:
     """Return level of the first factor -> level of the second -> the mean of their runs."""
-    cells: dict[str, dict[str, list[float]]] = {}
-    for run, mean in zip(runs, scores.mean(axis=1).tolist(), strict=True):
-        cells.setdefault(run[first], {}).setdefault(run[second], []).append(mean)
-    return {
-        level: {other: fmean(means) for other, means in row.items()} for level, row in cells.items()
-    }
+    cells = defaultdict[tuple[str, str], list[float]](list)
+    means = scores.mean(axis=1).tolist()
+    for run, mean in zip(runs, means, strict=True):
+        cells[run[first], run[second]].append(mean)
+    by_level: dict[str, dict[str, float]] = {}
+    for (level, other), values in cells.items():
+        row = by_level.setdefault(level, {})
+        row[other] = fmean(values)
+    return by_level
 
 
-def level_means(runs: Sequence[Mapping[str, str]], scores: Matrix) -> dict[str, dict[str, float]]:
+def level_means(
+    runs: Sequence[Mapping[str, str]],
+    scores: Matrix,
+) -> dict[str, dict[str, float]]:
     """Return factor -> level -> the mean of its runs."""
     means: dict[str, dict[str, float]] = {}
     for factor in runs[0]:

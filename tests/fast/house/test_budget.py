@@ -12,10 +12,10 @@ from test_readability import count_nodes
 
 MOST = {
     "agents": 6_400,
-    "construction/sextant_construction": 41_600,
-    "environments": 25_500,
-    "evals": 105_200,
-    "optimizers": 14_800,
+    "construction/sextant_construction": 42_000,
+    "environments": 23_600,
+    "evals": 109_700,
+    "optimizers": 11_900,
     "programs": 19_200,
     "tools": 96_000,
 }
