@@ -1,22 +1,22 @@
-"""The part of a task that a model knows by heart, after BIRCO (section 3.3, appendix I), and the
-task without it.
+"""The queries of a task whose answers a model knows by heart, after BIRCO (section 3.3, appendix I), and
+the task without them.
 
     sextant build contamination --task whatsthatbook --lm MODEL --out FOLDER
 
 programs/closed_book.py guesses the target of a query, without the corpus. The kind of guess decides
-what counts as known:
+which queries are known:
 
-title    a query if a guess is the title of a wanted document, or nearly. A document if its title is guessed from
-         its text; it is taken out as well, and so are queries that want no other. A title is apart from the text
-mask     a query if a guess and a wanted document share a run of five words that the query does not have
-text     a query if people say that its guess nearest to a wanted document is the same, or else a judge, from a
-         cosine of `SAME_COSINE` on; `answer` is the same for questions
+title    a guess is the title of a wanted document, or nearly
+mask     a guess and a wanted document share a run of five words that the query does not have
+text     people say that the guess nearest to a wanted document is the same, or else a judge, from a cosine of
+         `SAME_COSINE` on; `answer` is the same for questions
 
-Guesses are kept next to the runs, and the same command goes on with them.
+Guesses are kept next to the runs, and the same command goes on with them. Left out: documents that a
+model recognises by their text; all stay.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import chain, product
@@ -29,7 +29,6 @@ from sextant.evals.running import cost_estimate, evaluate
 from sextant.evals.running.model_stage import ModelStage
 from sextant.evals.running.request import Request, SharedRequest, hash_input_files
 from sextant.evals.scoring.scored_run import JUDGED
-from sextant.programs.base import Program
 from sextant.programs.closed_book import ClosedBook, longest_run
 from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from sextant.tools import retrievers
@@ -40,7 +39,7 @@ from sextant.tools.platform.cli import add_json_option, positive, print_result
 from sextant.tools.platform.files import InputFilePath, sextant_home
 from sextant.tools.platform.number_format import plural, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
-from sextant.tools.records import Document, Hit, JsonMapping, JsonObject, Query, Submission
+from sextant.tools.records import Document, Hit, JsonMapping, JsonObject
 from sextant.tools.retrievers.base import NullRetriever, Search
 from sextant.tools.session import Toolbox
 from sextant.tools.text import tokens
@@ -56,38 +55,19 @@ KINDS = {
     "mask": ("quotations", "{}"),
     "answer": ("text", "{}, which answers a question, or says what is known of it"),
 }
-QUERY = "query/"  # of ids: a query for which documents are guessed
-DOCUMENT = "document/"  # of ids: a document of which the title is guessed
 ENCODER = "dense"  # by which guesses are compared, without --retriever
 NEARLY = 0.9  # of two titles: how much is common of the letters of their words, put in order
 SAME_COSINE = 0.9
 # What a guess is beside the wanted document, as on the sheet for people -> its category in BIRCO's
 # Table 3.
-CATEGORIES = {"same": "0: agrees", "other": "1: another, and right", "worse": "2: not as good"}
-CATEGORIES["open"] = "1, 2 or undecided"
-WANTED_DOCUMENTS_REMOVED = "what it wants is taken out"
-Nearest = Mapping[
-    str, tuple[str, Hit]
-]  # query id -> the guess that is nearest to a document wanted for it, and that
-
-
-class MemoryTest(Program):
-    """Guesses of what queries want, and of the title of each document that is given as a query."""
-
-    target: str = ""
-    document: str = ""
-    works: InputFilePath = InputFilePath("")
-
-    def __post_init__(self) -> None:
-        self.wanted = ClosedBook(
-            self.toolbox, target=self.target, document=self.document, works=self.works
-        )
-        self.titles = ClosedBook(self.toolbox, target="title", document=self.document)
-        self.offline = self.wanted.offline  # type: ignore[misc]
-
-    def forward(self, query: Query) -> Submission:
-        """Guess for a query, whose id begins with QUERY, or a document."""
-        return (self.wanted if query.query_id.startswith(QUERY) else self.titles)(query=query)
+CATEGORIES = {
+    "same": "0: agrees",
+    "other": "1: another, and right",
+    "worse": "2: not as good",
+    "open": "1, 2 or undecided",
+}
+# query id -> the guess that is nearest to a document wanted for it, and that document
+Nearest = Mapping[str, tuple[str, Hit]]
 
 
 class ContaminationTest:
@@ -107,39 +87,27 @@ class ContaminationTest:
         self.works = InputFilePath(works)
         environment = self.environment = evaluate.load_task(request)[1]
         judgements = environment.judgements[environment.headline]
-        self.texts = environment.documents
-        unit_of = judgements.unit_of if environment.max_p else None
-        self.unit_of: Callable[[str], str] = unit_of or str
-        query_of = {query.query_id: query for query in environment.queries}
-        chosen = stable_order(query_of)[:sample]
-        self.queries = {query_id: query_of[query_id] for query_id in chosen}
-        passages_of = defaultdict(list)  # of what is judged, documents or their passages
-        for doc_id in self.texts:
-            passages_of[self.unit_of(doc_id)].append(doc_id)
+        chosen = stable_order(environment.queries_by_id)[:sample]
+        self.queries = environment.asking(query_ids=chosen).queries_by_id
+        units = {query_id: judgements.relevant(query_id) for query_id in chosen}
+        documents_of = environment.list_documents(chain.from_iterable(units.values()))
         self.wanted = {
             query_id: [
-                doc_id
-                for unit in judgements.relevant(query_id)
-                for doc_id in passages_of.get(unit, ())
+                environment.documents[doc_id]
+                for unit in wanted
+                for doc_id in documents_of.get(unit, ())
             ]
-            for query_id in chosen
+            for query_id, wanted in units.items()
         }
-        gold = dict.fromkeys(chain.from_iterable(self.wanted.values()))
-        self.gold = {doc_id: self.texts[doc_id] for doc_id in gold}
-        titled = any(document.title for document in self.gold.values())
+        titled = any(document.title for document in chain.from_iterable(self.wanted.values()))
         if guess_type == "title" and not titled:
             raise UsageError(
                 f"documents of {environment.task} have no titles; give --kind mask, text or answer"
             )
         self.kind = guess_type or ("title" if titled else "mask")
-        # The documents whose titles are guessed
-        self.titled = []
-        if self.kind == "title":
-            documents = self.gold.values() if sample else self.texts.stream()
-            self.titled = [document.doc_id for document in documents if document.title]
 
     def stage(
-        self, role: str, program: MemoryTest | Judge, documents: Corpus, lm: str
+        self, role: str, program: ClosedBook | Judge, documents: Corpus, lm: str
     ) -> ModelStage:
         """Return the stage that asks a model about this task, in a folder next to its runs."""
         config = {
@@ -148,75 +116,57 @@ class ContaminationTest:
             "kind": self.kind,
             "files": hash_input_files({"works": self.works}),
         }
-        identity = config | {"program": role, "lm": {"name": lm}}
-        run_path = run_folder.run_path(self.request.runs, identity)
+        run_path = run_folder.run_path(
+            self.request.runs, config | {"program": role, "lm": {"name": lm}}
+        )
         path = run_path.with_name(f"{JUDGED}by-heart-{role}")
         name = f"{type(program).__module__}:{type(program).__name__}"
         request = replace(self.request, program=name, lm=lm)
         return ModelStage(program, documents, path, config, request)
 
-    def guess(self) -> tuple[ModelStage, dict[Query, list[str]]]:
-        """Return the stage that guesses, and its inputs (queries, titled texts) -> the wanted documents."""
+    def guess(self) -> ModelStage:
+        """Return the stage that guesses what each query wants."""
         target, kind = KINDS[self.kind]
-        document = kind.format(self.environment.hints.get("document") or "a document")
-        toolbox = Toolbox(self.texts, NullRetriever())
-        program = MemoryTest(toolbox, target=target, document=document, works=self.works)
-        query_inputs = [
-            replace(query, query_id=f"{QUERY}{key}", candidates=None)
-            for key, query in self.queries.items()
-        ]
-        titles = {Query(f"{DOCUMENT}{key}", self.texts[key].text): [key] for key in self.titled}
-        stage = self.stage(
-            "guess",
-            program,
-            self.texts,
-            self.request.lm,
+        documents = self.environment.documents
+        program = ClosedBook(
+            Toolbox(documents, NullRetriever()),
+            target=target,
+            document=kind.format(self.environment.hints.get("document") or "a document"),
+            works=self.works,
         )
-        return stage, dict(
-            zip(
-                query_inputs,
-                self.wanted.values(),
-                strict=True,
-            )
-        ) | titles
+        return self.stage("guess", program, documents, self.request.lm)
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
         built = retrievers.build(
             retrievers.canonicalize(self.request.retriever or ENCODER),
-            Corpus(self.gold.values()),
+            Corpus(chain.from_iterable(self.wanted.values())),
             sextant_home(),
             resources=evaluate.make_resources(self.request),
         )
         nearest = {}
         for query_id, wanted in self.wanted.items():
-            texts = guesses[f"{QUERY}{query_id}"]
-            results = built.search_many([Search(text, among=wanted) for text in texts], 1)
-            pairs = [
-                (text, hit)
-                for text, hits in zip(
-                    texts,
-                    results,
-                    strict=True,
-                )
-                for hit in hits
-            ]
+            among = [document.doc_id for document in wanted]
+            texts = guesses[query_id]
+            results = built.search_many([Search(text, among=among) for text in texts], 1)
+            pairs = [(text, hit) for text, hits in zip(texts, results, strict=True) for hit in hits]
             if pairs:
                 nearest[query_id] = max(pairs, key=lambda pair: pair[1].score)
         return nearest
 
     def judge(self, lm: str, nearest: Nearest) -> dict[str, str]:
         """Return a judge's verdicts on guesses; it grades each next to the wanted document of its query."""
-        examples = {query_id: hit.doc_id for query_id, (_, hit) in nearest.items()}
-        guesses = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
-        wanted = [self.gold[doc_id] for doc_id in dict.fromkeys(examples.values())]
-        documents = Corpus([*guesses, *wanted])
+        guesses = {key: Document(f"guess of {key}", text) for key, (text, _) in nearest.items()}
+        wanted = {hit.doc_id for _, hit in nearest.values()}
+        documents = Corpus(
+            [*guesses.values(), *(self.environment.documents[name] for name in sorted(wanted))]
+        )
         toolbox = Toolbox(documents, NullRetriever())
         program = Judge(toolbox, lens=self.environment.hints.get("lens", ""))
-        program.examples = {query_id: [doc_id] for query_id, doc_id in examples.items()}
+        program.examples = {key: [hit.doc_id] for key, (_, hit) in nearest.items()}
         units = [
-            replace(self.queries[key], candidates=frozenset([f"guess of {key}", doc_id]))
-            for key, doc_id in examples.items()
+            replace(self.queries[key], candidates=frozenset([guesses[key].doc_id, hit.doc_id]))
+            for key, (_, hit) in nearest.items()
         ]
         with self.stage("grade", program, documents, lm).open() as ask:
             outcomes = ask(units)
@@ -227,76 +177,49 @@ class ContaminationTest:
                 verdicts[query_id] = right if grades[0] == HIGHEST else "worse"
         return verdicts
 
-    def ask_people(
-        self,
-        out: Path,
-        nearest: Nearest,
-        judged: Mapping[str, str],
-    ) -> dict[str, str]:
+    def ask_people(self, out: Path, nearest: Nearest, judged: Mapping[str, str]) -> dict[str, str]:
         """Offer guesses to people in `out`, and return their answers."""
         items = {}
         for key, (text, hit) in nearest.items():
-            shown = [
-                ("query", self.queries[key].text),
-                ("by heart", text),
-                ("the task's", self.gold[hit.doc_id].text),
-            ]
+            wanted = self.environment.documents[hit.doc_id].text
+            shown = [("query", self.queries[key].text), ("by heart", text), ("the task's", wanted)]
             items[key] = human_review.Item(shown, judged.get(key))
         human_review.offer(out, "contamination", items.values())
         answers = human_review.answers(out)
         names = {key: human_review.identify("contamination", item) for key, item in items.items()}
         return {key: str(answers[name]) for key, name in names.items() if name in answers}
 
-    def write(
-        self,
-        removed: Collection[str],
-        units: frozenset[str],
-        out: Path,
-    ) -> None:
-        """Write the task without `removed` queries, and the judged `units` that are taken out, into `out`/release."""
-        gone = units | {text for text in self.texts if self.unit_of(text) in units}
-        kept_ids = [
-            query.query_id
-            for query in self.environment.queries
-            if f"{QUERY}{query.query_id}" not in removed
-        ]
+    def write(self, removed: Collection[str], out: Path) -> None:
+        """Write the task without `removed` queries into `out`/release. UsageError if none is left."""
+        whole = self.environment
+        kept_ids = [query_id for query_id in whole.queries_by_id if query_id not in removed]
         if not kept_ids:
             raise UsageError(
-                f"the model knows all of {self.environment.task} by heart, so nothing is left of it"
+                f"the model knows all of {whole.task} by heart, so nothing is left of it"
             )
-        remainder = self.environment.asking(query_ids=kept_ids)
-        qrels = {name: judgement.qrels for name, judgement in remainder.judgements.items()}
+        rest = whole.asking(query_ids=kept_ids)
+        qrels = {name: judgement.qrels for name, judgement in rest.judgements.items()}
         settings: JsonObject = {
-            "name": f"{remainder.task.rpartition('/')[2]}-not-by-heart",
-            "objective": remainder.queries[0].objective,
+            "name": f"{rest.task.rpartition('/')[2]}-not-by-heart",
+            "objective": rest.queries[0].objective,
+            "metrics": list(rest.metrics),
+            "depth": rest.depth,
+            **rest.hints,
         }
-        if remainder.max_p:
-            qrels = {remainder.headline: qrels[remainder.headline]}
-            settings["max_p"] = remainder.separator
-        settings |= {
-            "metrics": list(remainder.metrics),
-            "depth": remainder.depth,
-            **remainder.hints,
-        }
-        documents = remainder.documents
-        if gone:
-            stream = documents.stream()
-            documents = Corpus(document for document in stream if document.doc_id not in gone)
+        if rest.max_p:
+            qrels = {rest.headline: rest.qrels}
+            settings["max_p"] = rest.separator
         benchmark = Benchmark(
-            documents,
-            [replace(query, excluded=query.excluded - gone) for query in remainder.queries],
+            rest.documents,
+            rest.queries,
             qrels,
             settings,
-            remainder.comparisons,
-            release.find_dev(self.request.task, self.request.data) & set(kept_ids),
-            twins=remainder.twins,
+            rest.comparisons,
+            release.find_dev(self.request.task, self.request.data) & {*kept_ids},
+            twins=rest.twins,
         )
-        provenance = {
-            "source": remainder.task,
-            "models": {"knew what was taken out": self.request.lm},
-        }
-        benchmark = release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone))
-        release.write_release(benchmark, out, provenance)
+        models = {"knew what was taken out": self.request.lm}
+        release.write_release(benchmark, out, {"source": rest.task, "models": models})
 
 
 def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
@@ -309,66 +232,48 @@ def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     title = tokens(wanted.title)
     if not title or f" {' '.join(title)} " in f" {' '.join(shown_tokens)} ":
         return ""
-    ordered = [" ".join(sorted(words)) for words in (guessed, title)]
-    alike = SequenceMatcher(
-        None,
-        ordered[0],
-        ordered[1],
-        autojunk=False,
-    ).ratio()
+    first, second = (" ".join(sorted(words)) for words in (guessed, title))
+    alike = SequenceMatcher(None, first, second, autojunk=False).ratio()
     return f"the title of {wanted.doc_id}" if alike >= NEARLY else ""
 
 
 def measure(trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool) -> JsonObject:
-    """Return the known part of a task, as --json prints it; write the task without it to `out`."""
-    stage, wanted_of = trial.guess()
+    """Return the known queries of a task, as --json prints them; write the task without them to `out`."""
+    stage = trial.guess()
+    asked = [replace(query, candidates=None) for query in trial.queries.values()]
     if dry_run:
-        return {
-            "documents": len(trial.titled),
-            **stage.forecast(list(wanted_of)),
-        }
+        return stage.forecast(asked)
     with stage.open() as ask:
-        outcomes = ask(list(wanted_of))
-    guesses = {
-        query.query_id: (outcomes[query.query_id].get("answer") or "").splitlines()
-        for query in wanted_of
-    }
-    removed = {}  # query or document -> the first sign that a guess gives it away
+        outcomes = ask(asked)
+    guesses = {key: (outcomes[key].get("answer") or "").splitlines() for key in trial.queries}
+    removed = {}  # query -> the first sign that a guess gives a wanted document away
     if trial.kind in ("title", "mask"):
-        for query, wanted in wanted_of.items():
+        for key, query in trial.queries.items():
             signs = (
-                recall(trial.kind, text, trial.texts[doc_id], query.text)
-                for text, doc_id in product(guesses[query.query_id], wanted)
+                recall(trial.kind, text, document, query.text)
+                for text, document in product(guesses[key], trial.wanted[key])
             )
             if sign := next(filter(None, signs), ""):
-                removed[query.query_id] = sign
-        verdicts = {key: "same" for key in trial.queries if f"{QUERY}{key}" in removed}
+                removed[key] = sign
+        verdicts = dict.fromkeys(removed, "same")
     else:
         nearest = trial.find_nearest(guesses)
         verdicts = trial.judge(judge, nearest) if judge else {}
         verdicts |= trial.ask_people(out, nearest, verdicts) if out else {}
         for key, verdict in verdicts.items():
             if verdict == "same":
-                removed[f"{QUERY}{key}"] = f"the same as {nearest[key][1].doc_id}"
-    # A judged unit is taken out if a text of it is known.
-    gone = frozenset(
-        trial.unit_of(name.removeprefix(DOCUMENT)) for name in removed if name.startswith(DOCUMENT)
-    )
-    for key, wanted in trial.wanted.items():
-        if wanted and gone.issuperset(map(trial.unit_of, wanted)):
-            removed.setdefault(f"{QUERY}{key}", WANTED_DOCUMENTS_REMOVED)
+                removed[key] = f"the same as {nearest[key][1].doc_id}"
     if out:
-        trial.write(removed, gone, out)
+        trial.write(removed, out)
     counts = Counter(verdicts.get(key, "open") for key in trial.queries)
     return {
         **{key: getattr(trial.environment, key) for key in ("task", "data", "split")},
         "kind": trial.kind,
         "lm": trial.request.lm,
         "queries": len(trial.queries),
-        "documents": len(trial.titled),
         "removed": removed,
         "categories": {key: counts[key] for key in CATEGORIES},
-        "failed": sum(bool(outcomes[name]["error"]) for name in guesses),
+        "failed": sum(bool(outcomes[key]["error"]) for key in guesses),
         "guesses": str(stage.path),
         "out": out and str(out),
     }
@@ -377,42 +282,25 @@ def measure(trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: 
 def render_contamination(result: JsonMapping) -> str:
     """Return the result as a person reads it."""
     if "dry_run" in result:
-        titles = f"{plural(result['documents'], 'title')} of documents among them"
-        heading = f"{result['queries']} to be guessed, {titles}"
-        return cost_estimate.render_estimate(dict(result), [heading])
-    query_count = result["queries"]
-    removed = result["removed"]
-    documents = sum(name.startswith(DOCUMENT) for name in removed)
-    unanswerable = sum(reason == WANTED_DOCUMENTS_REMOVED for reason in removed.values())
-    given_away = len(removed) - documents - unanswerable
-    counts = {
-        f"queries that a guess gives away ({result['kind']})": given_away,
-        "documents whose title is guessed from their text": documents,
-        "queries that want only such documents": unanswerable,
-    }
+        return cost_estimate.render_estimate(
+            dict(result), [f"{queries(result['queries'])} to be guessed"]
+        )
+    counts = {f"given away by a guess ({result['kind']})": len(result["removed"])}
     for key, count in result["categories"].items():
         counts[f"Table 3, category {CATEGORIES[key]}"] = count
-    cells = []
-    for name, count in counts.items():
-        total = result["documents"] if name.startswith("documents") else query_count
-        share = f"{count / total:.1%}" if total else "-"
-        cells.append(
-            [
-                name,
-                f"{count:,}",
-                f"{total:,}",
-                share,
-            ]
-        )
-    unusable = f"{result['failed']} without a usable guess count as not known"
-    written = f"the task without them: {result['out']}/release"
+    total = result["queries"]
+    rows = [[name, f"{count:,}", f"{count / total:.1%}"] for name, count in counts.items()]
+    notes = []
+    if result["failed"]:
+        notes.append(f"{result['failed']} without a usable guess count as not known")
+    if result["out"]:
+        notes.append(f"the task without them: {result['out']}/release")
     return render_terminal(
         [
-            f"{describe_task(dict(result))}  {queries(query_count)}",
+            f"{describe_task(dict(result))}  {queries(total)}",
             f"what is known by heart to {model_name(result['lm'])}",
-            *([unusable] if result["failed"] else []),
-            ResultTable("", ["", "number", "of", "share"], cells),
-            *([written] if result["out"] else []),
+            ResultTable("", ["queries", "number", "share"], rows),
+            *notes,
             f"guesses: {result['guesses']}",
         ]
     )
