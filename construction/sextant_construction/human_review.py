@@ -22,16 +22,15 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from sextant.evals import web_page
-from sextant.evals.formats.export_run import compact
 from sextant.evals.run_folder import check_output
 from sextant.evals.scoring.statistics import Interval
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform import files
-from sextant.tools.platform.cli import CommandParser, print_stderr, print_stdout
+from sextant.tools.platform.cli import CommandParser, print_stderr
 from sextant.tools.platform.number_format import number, plural
-from sextant.tools.platform.result_table import ResultTable, render_terminal, show
-from sextant.tools.records import JsonMapping, JsonObject
+from sextant.tools.platform.result_table import ResultTable, show
+from sextant.tools.records import JsonObject
 from sextant_construction.agreement import agree
 
 Value = (
@@ -170,24 +169,19 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
             item.values, key=lambda value: _hash([name, value]) if value in shown else ""
         )
         values = [*own_values, *form.values]
+        chosen = {value: shown.pop(value) for value in own_values if value in shown}
         model = item.model
         if form.multiple and model is not None:
             model = [value for value in values if value in model]
-        chosen = [(value, shown.pop(value)) for value in own_values if value in shown]
-        row = {
-            "item": name,
-            "show": [*shown.items(), *chosen],
-            "values": values,
-            "model": model,
-        }
+        show = [*shown.items(), *chosen.items()]
         group = groups[str(model) if form.each else ""]
-        group[name] = compact(row)
+        group[name] = files.dumps({"item": name, "show": show, "values": values, "model": model})
         if form.size and len(group) > form.size:
             del group[max(group)]
-    lines = dict(row for group in groups.values() for row in group.items())
+    lines = sorted(chain.from_iterable(group.items() for group in groups.values()))
     path = folder / f"review/offered/{sheet}.jsonl"
     files.mkdir_private(path.parent)
-    files.replace(path, "".join(f"{line}\n" for _, line in sorted(lines.items())))
+    files.replace(path, "".join(f"{line}\n" for _, line in lines))
 
 
 def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
@@ -254,26 +248,20 @@ def write_sheet(folder: Path, out: Path) -> int:
         }
         for name, items in offered.items()
     ]
-    digest = _hash([list(items) for items in offered.values()])
-    data = files.dumps(
-        {
-            "title": folder.resolve().name,
-            "digest": digest,
-            "sheets": sheets,
-        }
-    )
-    style = (web_page.PAGE / "page.css").read_text("utf-8")
+    data = {
+        "title": folder.resolve().name,
+        "digest": _hash([list(items) for items in offered.values()]),
+        "sheets": sheets,
+    }
     scripts = [web_page.PAGE / f"{name}.js" for name in ("theme", "dom", "data", "frame")]
     scripts.append(_PAGE / "review.js")
-    program = web_page.join_scripts(path.read_text("utf-8") for path in scripts)
     shell = web_page.html_shell("Review", _PAGE / "review.html")
-    shell = shell.replace("<body>", '<body class="review">')
     web_page.write_single_file(
         out,
-        shell,
-        style,
-        program,
-        [("sheet.json", data.encode())],
+        shell.replace("<body>", '<body class="review">'),
+        (web_page.PAGE / "page.css").read_text("utf-8"),
+        web_page.join_scripts(path.read_text("utf-8") for path in scripts),
+        [("sheet.json", files.dumps(data).encode())],
     )
     return sum(map(len, offered.values()))
 
@@ -287,56 +275,45 @@ def import_answers(folder: Path, paths: Sequence[Path]) -> int:
     for path in paths:
         lines = files.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines()
         for line_number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
             try:
-                row = (
-                    _understand(
-                        line,
-                        items,
-                        answered,
-                    )
-                    if line.strip()
-                    else None
-                )
+                row = _understand(line, items, answered)
             except ValueError as error:
                 refused += 1
                 print_stderr(f"{path}, line {line_number}: {error}")
                 continue
-            if row:
-                answered[row["item"], row["rater"]] = row
+            key = (row["item"], row["rater"])
+            if answered.get(key) != row:
+                answered[key] = row
                 new.append(files.dumps(row).encode())
     if new:
         files.append_line(folder / _FILE, b"\n".join(new))
     return refused
 
 
-def _understand(
-    line: bytes,
-    items: Mapping[str, Row],
-    answered: Answers,
-) -> ReviewAnswer | None:
-    """Return the answer of a line, None if it is known. ValueError if it cannot be taken."""
+def _understand(line: bytes, items: Mapping[str, Row], answered: Answers) -> ReviewAnswer:
+    """Return the answer of a line. ValueError if it cannot be taken."""
     row: ReviewAnswer = schemas.parse_json(ReviewAnswer, line)
     name = row["item"]
     answer = row["value"]
     if name not in items:
-        raise ValueError(
-            f"no item {name!r} is offered; is it of another build, or of an earlier state of this "
-            f"one?"
-        )
-    values = items[name]["values"]
-    is_list = isinstance(answer, list)
-    if answer is not None and (
-        is_list != SHEETS[name.rpartition("-")[0]].multiple
-        or not {*(answer if is_list else [answer])} <= {*values}
-    ):
-        raise ValueError(f"{answer!r} is no answer to {name}, which takes {', '.join(values)}")
-    if isinstance(answer, list):
-        row["value"] = answer = [value for value in values if value in answer]
+        raise ValueError(f"no item {name!r} is offered; it may be of another build or state")
+    if answer is not None:
+        values = items[name]["values"]
+        chosen = answer if isinstance(answer, list) else [answer]
+        is_list = SHEETS[name.rpartition("-")[0]].multiple
+        if isinstance(answer, list) != is_list or not {*chosen} <= {*values}:
+            raise ValueError(f"{answer!r} is no answer to {name}, which takes {', '.join(values)}")
+        if is_list:
+            row["value"] = answer = [value for value in values if value in chosen]
     old = answered.get((name, row["rater"]))
     if old and old["value"] not in (None, answer):
-        both = f"{row['rater']} has judged {name} as {old['value']!r}, and here as {answer!r}"
-        raise ValueError(f"{both}; remove the line that is wrong, here or in {_FILE}")
-    return None if row == old else row
+        raise ValueError(
+            f"{row['rater']} has judged {name} as {old['value']!r}, and here as {answer!r}; remove "
+            f"the line that is wrong, here or in {_FILE}"
+        )
+    return row
 
 
 def measure_agreement(folder: Path) -> JsonObject:
@@ -349,31 +326,22 @@ def measure_agreement(folder: Path) -> JsonObject:
     sheets = {}
     below = []
     for name, items in read_offered(folder).items():
-        form = SHEETS[name]
         judged = [row for item, row in items.items() if item in values_of]
         if not judged:
             continue
         given = [values_of[row["item"]] for row in judged]
         people = [list(combinations(values.values(), 2)) for values in given]
         model = [
-            [(row["model"], value) for value in values.values()] if row["model"] is not None else []
+            [(row["model"], value) for value in values.values() if row["model"] is not None]
             for row, values in zip(judged, given, strict=True)
         ]
-        figures = _measure("model", form, judged, model) | _measure(
-            "people",
-            form,
-            judged,
-            people,
-        )
-        for figure, bar in form.bar.items():
-            value = getattr(
-                figures.get(figure),
-                "mean",
-                figures.get(figure),
-            )
-            if value is not None and value < bar:
+        figures = _measure("model", name, judged, model) | _measure("people", name, judged, people)
+        for figure, bar in SHEETS[name].bar.items():
+            value = figures.get(figure)
+            mean = value.mean if isinstance(value, Interval) else value
+            if mean is not None and mean < bar:
                 below.append(
-                    f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
+                    f"{name} is below its bar: {figure} {mean:.2f}, and should be {bar:.2f}"
                 )
         sheets[name] = {
             "raters": sorted(set().union(*given)),
@@ -388,11 +356,12 @@ def measure_agreement(folder: Path) -> JsonObject:
 
 def _measure(
     role: str,
-    form: ReviewSheet,
+    sheet: str,
     rows: Sequence[Row],
     pairs_by_item: list[list[tuple[Any, Any]]],
 ) -> JsonObject:
     """Return the agreement of pairs of answers to each row's item."""
+    form = SHEETS[sheet]
     if form.multiple:  # each value applies or not
         pairs_by_item = [
             [
@@ -404,10 +373,11 @@ def _measure(
         ]
     agreement = agree(pairs_by_item, list(form.values) if form.ordered else ())
     figures = agreement._asdict() if agreement else {}
-    for name, said in {"chosen": "True", "left": "False"}.items() if form.multiple else ():
-        pairs = chain.from_iterable(pairs_by_item)
-        matches = [first == second for first, second in pairs if first == said]
-        figures[name] = fmean(matches) if matches else None
+    if form.multiple:
+        pairs = [*chain.from_iterable(pairs_by_item)]
+        for name, said in (("chosen", "True"), ("left", "False")):
+            matches = [first == second for first, second in pairs if first == said]
+            figures[name] = fmean(matches) if matches else None
     return {f"{role} {name}": figure for name, figure in figures.items()}
 
 
@@ -421,24 +391,11 @@ def describe(folder: Path) -> str:
     if not people:
         return NOBODY
     judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
-    kappa = "".join(
-        f"; {name}: kappa {_cell(sheet['model kappa'])}"
-        for name, sheet in sheets.items()
-        if sheet.get("model kappa")
-    )
-    checked = f"Checked by {plural(len(people), 'person', 'people')}: {judgements}{kappa}"
-    return f"{'. '.join([checked, *below])}."
-
-
-def _list_undefined(sheets: Mapping[str, JsonMapping]) -> Iterator[str]:
-    """Yield why there is no kappa, of each sheet that lacks kappa and could have it."""
-    roles = {"model": ("model", "person"), "people": ("first person", "second")}
+    checked = f"Checked by {plural(len(people), 'person', 'people')}: {judgements}"
     for name, sheet in sheets.items():
-        for group, (first, second) in roles.items():
-            if reason := sheet.get(f"{group} kappa_undefined"):
-                reason = reason.replace("the first ", f"the {first} ")
-                reason = reason.replace("the second ", f"the {second} ")
-                yield f"{name}: {group} kappa is undefined: {reason}"
+        if kappa := sheet.get("model kappa"):
+            checked += f"; {name}: kappa {_cell(kappa)}"
+    return f"{'. '.join([checked, *below])}."
 
 
 def _cell(value: Interval | None) -> str:
@@ -483,29 +440,17 @@ def command(arguments: Any) -> int:
     files.replace(folder / "review/agreement.json", json.dumps(result, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
     figures = ("model agreement", "model kappa", "people agreement", "people kappa")
-    rows = []
-    for name, sheet in result["sheets"].items():
-        rows.append(
-            [
-                name,
-                *[str(sheet[key]) for key in counts],
-                *(_cell(sheet.get(key)) for key in figures),
-            ]
-        )
-    table = ResultTable(
-        "",
-        ["sheet", *counts, *figures],
-        rows,
-    )
-    print_stdout(
-        render_terminal(
-            [
-                table,
-                *_list_undefined(result["sheets"]),
-                *result["below"],
-                describe(folder),
-            ]
-        )
+    rows = [
+        [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
+        for name, sheet in result["sheets"].items()
+    ]
+    show(
+        [
+            ResultTable("", ["sheet", *counts, *figures], rows),
+            "kappa is - where nobody can be compared, or one side always says the same",
+            *result["below"],
+            describe(folder),
+        ]
     )
     if refused:
         raise DataError(

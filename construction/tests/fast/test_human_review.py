@@ -277,12 +277,3 @@ def test_every_sheets_bar_names_a_figure_that_is_computed(tmp_path, command):
         found = agreement(tmp_path)
         assert form.bar.keys() <= found["sheets"][name].keys() and found["below"] == []
         assert all(a["model agreement"][0] == 1 for a in found["sheets"].values())
-
-
-def test_a_sheet_whose_rater_always_says_the_same_has_no_kappa_and_says_why():
-    sheets = {
-        "queries": {"model kappa": None, "model kappa_undefined": "the second always says 'yes'"}
-    }
-    assert list(human_review._list_undefined(sheets)) == [
-        "queries: model kappa is undefined: the person always says 'yes'"
-    ]
