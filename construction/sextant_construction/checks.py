@@ -13,8 +13,7 @@ import re
 from argparse import ArgumentTypeError
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import combinations, pairwise
@@ -26,7 +25,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 from sextant.environments import task_card
 from sextant.environments.base import POOLED, EmptySplit, Environment
@@ -46,7 +44,6 @@ from sextant.evals.scoring.statistics import (
 )
 from sextant.evals.scoring.text_similarity import compare
 from sextant.programs import FLOOR, VERIFIER
-from sextant.programs.llm_tasks.relevance_judge import HIGHEST
 from sextant.tools import retrievers
 from sextant.tools.errors import DataError, UnknownName, UsageError
 from sextant.tools.models.model_spec import check_key
@@ -55,7 +52,6 @@ from sextant.tools.platform.cli import add_json_option, print_result
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, plural, queries
 from sextant.tools.platform.result_table import ResultTable, render_terminal
-from sextant.tools.platform.waiting import announced
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.expressions import Expressions
 from sextant.tools.text import sentences
@@ -68,7 +64,7 @@ POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 5)
 TOP = 10  # documents of each system that a pool is made of
 PAIRS = 100  # that a second judge grades again
 ALIKE = 0.5  # similarity of queries
-# of a classifier: texts of a kind at most, folds, texts of a kind at least
+# of a classifier: pairs of texts at most, folds, pairs at least
 TEXTS = 2000
 FOLDS = 5
 LEAST = 10
@@ -171,7 +167,6 @@ class CheckFigure(NamedTuple):
     says: str = ""
     details: Any = None  # its parts, as JSON has them
     floor: bool = False  # whether it may be better than this
-    further: Mapping[str, Any] = {}  # other figures that belong to it
 
     def json(self, bounds: Mapping[str, float]) -> JsonObject:
         """Return the figure next to its bound; `fine` is None if that cannot be told."""
@@ -196,7 +191,6 @@ class CheckFigure(NamedTuple):
             "fine": fine,
             "says": "; ".join(filter(None, [wrong * (fine is False), self.says])),
             "found": self.details,
-            **self.further,
         }
 
 
@@ -224,19 +218,11 @@ class CheckedBenchmark:
     @cached_property
     def searches(self) -> dict[str, scored_run.ScoredRun]:
         """A run of each retriever alone."""
-        return {
-            name: run(
-                replace(
-                    self.request,
-                    retriever=name,
-                    lm="offline",
-                )
-            )
-            for name in self.names
-        }
+        request = replace(self.request, lm="offline")
+        return {name: run(replace(request, retriever=name)) for name in self.names}
 
     def compare(
-        self, *pairs: tuple[scored_run.ScoredRun, scored_run.ScoredRun]
+        self, pairs: Iterable[tuple[scored_run.ScoredRun, scored_run.ScoredRun]]
     ) -> list[PairedTest]:
         """Return how the runs of each pair differ: tests of a family."""
         contrasts = []
@@ -258,16 +244,8 @@ def run(request: Request) -> scored_run.ScoredRun:
 def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how far BM25 alone gets."""
     columns = subject.searches[subject.names[0]].columns
-    named = (
-        {"win": WIN}
-        if subject.compares
-        else {
-            "recall": "R@10",
-            "ndcg": NDCG,
-            "first": "P@1",
-        }
-    )
-    for name, metric in named.items():
+    named = {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
+    for name, metric in ({"win": WIN} if subject.compares else named).items():
         values = [value for value in columns[metric].values() if value is not None]
         yield CheckFigure(name, estimate_mean([values]))
 
@@ -279,22 +257,11 @@ def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
+    [gap] = subject.compare([(best, verified)])
+    details = {"R": best.mean(NDCG), "V": verified.mean(NDCG), "retriever": best.retriever}
     floor = subject.request.lm == "offline"
-    [gap] = subject.compare((best, verified))
-    details = {
-        "R": best.mean(NDCG),
-        "V": verified.mean(NDCG),
-        "retriever": best.retriever,
-        "lm": subject.request.lm,
-        "p": gap.p,
-    }
-    yield CheckFigure(
-        "gap",
-        Interval(*gap[:3]),
-        "a floor: offline counts words" * floor,
-        details,
-        floor,
-    )
+    says = "a floor: offline counts words" if floor else ""
+    yield CheckFigure("gap", Interval(*gap[:3]), says, details, floor)
 
 
 def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -303,99 +270,75 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     After Zobel 1998.
     """
     pooled = subject.environment.judgements.get(POOLED, subject.judgements)
-    gold = subject.judgements.qrels
     if pooled is subject.judgements:
         yield CheckFigure("tau", None, "no judgements called pooled beside gold ones")
         return
     paths = [run.path for run in subject.searches.values()]
     pool = llm_judge.build_judging_pool(paths, subject.request.task, TOP)
-    release_grades = {query_id: dict(gold.get(query_id, {})) for query_id in pool.release_grades}
-    pool = pool._replace(release_grades=release_grades)
-    scale = HIGHEST / max(grade for grades in gold.values() for grade in grades.values())
-    added = {  # in the grades of a judge
-        query_id: {
-            doc_id: grade * scale
-            for doc_id, grade in pooled.qrels.get(query_id, {}).items()
-            if doc_id not in grades
+    gold, every = (
+        {
+            (query_id, doc_id): grade
+            for query_id in qrels
+            for doc_id, grade in qrels[query_id].items()
         }
-        for query_id, grades in release_grades.items()
-    }
-    rows = llm_judge.leave_one_system_out(pool, added)
+        for qrels in (subject.judgements.qrels, pooled.qrels)
+    )
+    added = {pair: grade for pair, grade in every.items() if pair not in gold}
+    rows = llm_judge.leave_one_system_out(pool._replace(release=gold), added)
     taus = [row["tau"] for row in rows if row["tau"] is not None]
     says = "" if taus else "all systems have one mean"
     yield CheckFigure("tau", min(taus, default=None), says, rows)
     yield CheckFigure("change", max(row["change"] for row in rows))
-    shares = [
-        measure_unjudged(
-            [NDCG],
-            pooled,
-            ranking,
-        )[NDCG]["judged"]
-        for ranking in pool.rankings
-    ]
-    by_name = dict(zip(subject.names, shares, strict=True))
-    yield CheckFigure("judged", min(shares), details=by_name)
+    shares = {
+        name: measure_unjudged([NDCG], pooled, ranking)[NDCG]["judged"]
+        for name, ranking in zip(subject.names, pool.rankings, strict=True)
+    }
+    yield CheckFigure("judged", min(shares.values()), details=shares)
 
 
 def find_power(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield the difference that is found in 80 % of cases as the first of all pairs of systems, the largest of them."""
-    rows = subject.compare(*combinations(subject.searches.values(), 2))
-    detectable = (row.detectable for row in rows if row.detectable is not None)
-    says = "it takes two --retrievers"
-    if rows:
-        differ = sum(row.p_holm < ALPHA for row in rows)
-        says = f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
+    rows = subject.compare(combinations(subject.searches.values(), 2))
+    detectable = [row.detectable for row in rows if row.detectable is not None]
+    differ = sum(row.p_holm < ALPHA for row in rows)
+    says = f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
+    if not rows:
+        says = "it takes two --retrievers"
     yield CheckFigure("power", max(detectable, default=None), says)
 
 
-def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
-    """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
-    queries = subject.environment.queries
-    first = subject.environment.documents.repeats()
-    twins = defaultdict[str, set[str]](set)
-    for doc_id, original in first.items():
-        twins[original] |= {original, doc_id}
-    unit = subject.judgements.unit_of or str
-    wanted = {query.query_id: subject.judgements.relevant(query.query_id) for query in queries}
+def find_twins(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield relevant documents whose text stands elsewhere, where the query ranks it, with a lower grade."""
+    repeats = subject.environment.documents.repeats()
+    copies = defaultdict[str, set[str]](set)
+    for doc_id, original in repeats.items():
+        copies[original] |= {original, doc_id}
+    judgements = subject.judgements
+    unit = judgements.unit_of or str
     wrong = []
-    for query in queries:
-        grades = subject.judgements.qrels.get(query.query_id, {})
-        for doc_id, grade in wanted[query.query_id].items():
-            copies = twins[first.get(doc_id, doc_id)] - query.excluded
-            if query.candidates is not None:
-                copies &= query.candidates
-            wrong += [
-                [query.query_id, doc_id, copy]
-                for copy in sorted(copies)
-                if unit(copy) != unit(doc_id) and grades.get(copy, 0) < grade
-            ]
-    yield CheckFigure(
-        "twins",
-        len(wrong),
-        f"{plural(len(first), 'document')} with another's text",
-        wrong[:SHOWN],
-    )
+    for query in subject.environment.queries:
+        grades = judgements.qrels.get(query.query_id, {})
+        for doc_id, grade in judgements.relevant(query.query_id).items():
+            for copy in sorted(copies[repeats.get(doc_id, doc_id)] - query.excluded):
+                ranked = query.candidates is None or copy in query.candidates
+                if ranked and unit(copy) != unit(doc_id) and grades.get(copy, 0) < grade:
+                    wrong.append([query.query_id, doc_id, copy])
+    says = f"{plural(len(repeats), 'document')} with another's text"
+    yield CheckFigure("twins", len(wrong), says, wrong[:SHOWN])
+
+
+def find_alike(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
+    """Yield queries that are alike. The steps of a ladder are not: they want the same."""
+    queries = subject.environment.queries
+    wanted = [subject.judgements.relevant(query.query_id) for query in queries]
     alike = []
-    for query, row in zip(
-        queries,
-        compare([query.text for query in queries]),
-        strict=True,
-    ):
-        relevant = wanted[query.query_id]
-        # It is no repeat of itself; nor are the steps of one ladder.
-        if any(
-            similarity >= ALIKE
-            and other is not query
-            and not (subject.compares and wanted[other.query_id] == relevant)
-            for other, similarity in zip(queries, row, strict=True)
-        ):
-            alike.append(query.query_id)
-    yield CheckFigure(
-        "alike",
-        len(alike),
-        f"similarity from {ALIKE:g}",
-        alike[:SHOWN],
-    )
+    for place, row in enumerate(compare([query.text for query in queries])):
+        others = [int(other) for other in np.flatnonzero(row >= ALIKE) if other != place]
+        if subject.compares:
+            others = [other for other in others if wanted[other] != wanted[place]]
+        if others:
+            alike.append(queries[place].query_id)
+    yield CheckFigure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
 
 
 def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -415,80 +358,56 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         if row.max() >= ALIKE
     ]
     says = f"similarity from {ALIKE:g}; {len(dev)} dev and {plural(len(test), 'test query', 'test queries')}"
-    yield CheckFigure(
-        "across",
-        len(repeats),
-        says,
-        repeats[:SHOWN],
-    )
+    yield CheckFigure("across", len(repeats), says, repeats[:SHOWN])
 
 
 def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield the defects of records of ever fewer conditions, as MultiConIR's."""
     rows = condition_ladders.check_ladders(subject.environment)
     for name in ("steps", "foreign", "repeated") if rows else ():
-        found = [(row.doc_id, getattr(row, name)) for row in rows]
-        shown = [
-            [doc_id, *defects]
-            for doc_id, defects in found
-            if ({*defects} != {1} if name == "steps" else defects)
-        ]
+        fine = {1} if name == "steps" else set()
+        found = [[row.doc_id, *getattr(row, name)] for row in rows]
+        shown = [[doc_id, *defects] for doc_id, *defects in found if {*defects} != fine]
         says = f"{len(shown)} of {plural(len(rows), 'record')}"
-        yield CheckFigure(
-            name,
-            len(shown) / len(rows),
-            says,
-            shown[:SHOWN],
-        )
+        yield CheckFigure(name, len(shown) / len(rows), says, shown[:SHOWN])
 
 
 def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how well a classifier of words tells texts of queries that it has not seen, length aside.
 
     Kinds of text are often told by length alone, which says nothing of their wording. So the figure is over pairs of
-    texts of both kinds, of each of which as many words and pairs of words are seen (`match_lengths`). The figure over
-    all texts as they are, and the figure of length alone, stand next to it.
+    texts of both kinds, of each of which as many words and pairs of words are seen (`match_lengths`).
     """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
     ordered = stable_order(texts)
     positives = [text for text in ordered if texts[text][0]]
     distractors = [text for text in ordered if not texts[text][0]]
-    chosen = [*positives[:TEXTS], *distractors[:TEXTS]]
-    labels = [texts[text] for text in chosen]
-    if not _are_enough(labels):
-        says = f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
-        yield CheckFigure("generator", None, says)
-        return
-    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
-    tell_words = make_pipeline(TfidfVectorizer(analyzer=list, sublinear_tf=True), logistic)
-    tell_lengths = make_pipeline(
-        FunctionTransformer(_measure_lengths),
-        StandardScaler(),
-        PolynomialFeatures(2, include_bias=False),  # one kind may be of middling length
-        logistic,
-    )
-    all_texts = _measure_auc(
-        tell_words,
-        [_list_ngrams(text) for text in chosen],
-        labels,
-    )
-    length_alone = _measure_auc(tell_lengths, chosen, labels)
     pairs = match_lengths(positives, distractors)[:TEXTS]
-    matched = [texts[text] for pair in pairs for text in pair]
-    value = None
-    if _are_enough(matched):
-        ngrams = [ngrams for pair in pairs for ngrams in _show_alike(*pair)]
-        value = _measure_auc(tell_words, ngrams, matched)
+    labels = [texts[text] for pair in pairs for text in pair]
     says = "original from spoiled sentences" if subject.compares else "positives from distractors"
-    says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
-    says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
-    further = {
-        "all_texts": all_texts,
-        "length_alone": length_alone,
-        "pairs": len(pairs),
-    }
-    counts = [min(len(group), TEXTS) for group in (positives, distractors)]
-    yield CheckFigure("generator", value, says, counts, further=further)
+    says += f", {plural(len(pairs), 'pair')}"
+    value = None
+    # What is of one query is in one fold.
+    if (
+        len(pairs) >= LEAST
+        and len({query_id for positive, query_id in labels if positive}) >= FOLDS
+    ):
+        ngrams = [ngrams for pair in pairs for ngrams in _show_alike(*pair)]
+        kinds, groups = zip(*labels, strict=True)
+        logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
+        aucs = cross_val_score(
+            make_pipeline(TfidfVectorizer(analyzer=list, sublinear_tf=True), logistic),
+            ngrams,
+            kinds,
+            groups=groups,
+            cv=StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0),
+            scoring="roc_auc",
+        )
+        value = None if np.isnan(aucs).any() else float(aucs.mean())
+    if value is None:
+        says += f" are too few: it takes {LEAST} from {FOLDS} queries"
+    counts = [len(positives), len(distractors)]
+    yield CheckFigure("generator", value, says, counts)
 
 
 def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tuple[str, str]]:
@@ -501,14 +420,13 @@ def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tupl
     for text in texts:
         length = len(_list_ngrams(text))
         after = bisect(remaining, (length, ""))
-        near = range(max(0, after - 1), min(after + 1, len(remaining)))
+        near = remaining[max(0, after - 1) : after + 1]
         if not near:
             break
-        nearest = min(near, key=lambda position: abs(remaining[position][0] - length))
-        other_length, other = remaining[nearest]
-        if max(length, other_length) <= 2 * min(length, other_length):
-            pairs.append((text, other))
-            del remaining[nearest]
+        nearest = min(near, key=lambda other: abs(other[0] - length))
+        if length <= 2 * nearest[0] <= 4 * length:
+            pairs.append((text, nearest[1]))
+            remaining.remove(nearest)
     return pairs
 
 
@@ -523,31 +441,6 @@ def _show_alike(*pair: str) -> Iterator[list[str]]:
 def _list_ngrams(text: str) -> list[str]:
     words = re.findall(r"\w+", text.lower())
     return words + [f"{first} {second}" for first, second in pairwise(words)]
-
-
-def _are_enough(examples: Sequence[Label]) -> bool:
-    """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
-    query_ids = [query_id for positive, query_id in examples if positive]
-    fewest = min(len(query_ids), len(examples) - len(query_ids))
-    return fewest >= LEAST and len({*query_ids}) >= FOLDS
-
-
-def _measure_auc(
-    classifier: Any,
-    texts: Sequence[Any],
-    examples: Sequence[Label],
-) -> float | None:
-    """Return the mean AUC of a classifier over folds; None if a fold has texts of a single kind."""
-    labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
-    folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
-    aucs = cross_val_score(
-        classifier, list(texts), labels, groups=groups, cv=folds, scoring="roc_auc"
-    )
-    return None if np.isnan(aucs).any() else float(aucs.mean())
-
-
-def _measure_lengths(texts: Sequence[str]) -> Any:
-    return np.log([[1 + len(_list_ngrams(text)), 1 + len(text)] for text in texts])
 
 
 def _find_spoiled(environment: Environment) -> dict[str, Label]:
@@ -614,7 +507,8 @@ def check_benchmark(
         find_gap,
         find_pool_bias,
         find_power,
-        find_repeats,
+        find_twins,
+        find_alike,
         find_across,
         find_ladders,
         find_generator,
@@ -636,29 +530,13 @@ def render_checks(result: JsonMapping) -> str:
     """Return the figures as a person reads them."""
     rows = []
     for row in result["figures"]:
-        value = number(
-            row["value"],
-            "{}" if isinstance(row["value"], int) else "{:.4f}",
-            "-",
-        )
+        form = "{}" if isinstance(row["value"], int) else "{:.4f}"
+        value = number(row["value"], form, "-")
         if row["low"] is not None:
             value += f" ({row['low']:.4f} to {row['high']:.4f})"
-        sign = {
-            True: "fine",
-            False: "look",
-            None: "-",
-        }[row["fine"]]
+        sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
         bound = f"{row['at']} {row['bound']:g}"
-        rows.append(
-            [
-                row["name"],
-                row["what"],
-                value,
-                bound,
-                sign,
-                row["says"],
-            ]
-        )
+        rows.append([row["name"], row["what"], value, bound, sign, row["says"]])
     systems = ", ".join(f"{name} {number(mean)}" for name, mean in result["systems"].items())
     broken = [f"broken: {problem}" for problem in result["broken"]]
     heads = ["", "figure", "value", "at", "is", "says"]
@@ -672,14 +550,12 @@ def render_checks(result: JsonMapping) -> str:
     )
 
 
-def _bound(text: str) -> tuple[str, float]:
+def bound(text: str) -> tuple[str, float]:
     """An argument type: NAME=X, a bound of a figure."""
     name, value = cli_options.parse_name_value(text)
     if name not in BOUNDS:
         raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
-    with suppress(ValueError):
-        return name, float(value)
-    raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
+    return name, float(value)
 
 
 def check_models(
@@ -711,7 +587,7 @@ def add_options(parser: Any) -> None:
     usual = ", ".join(f"{name}={threshold.value:g}" for name, threshold in BOUNDS.items())
     add(
         "--bound",
-        type=_bound,
+        type=bound,
         action="append",
         default=[],
         metavar="NAME=X",
@@ -759,12 +635,7 @@ def command(arguments: Any) -> int:
     else:
         findings = task_card.run_checks(request.task, request.data)
         broken = [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
-    result = check_benchmark(
-        request,
-        names,
-        arguments.judge,
-        dict(arguments.bound),
-    )
+    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound))
     print_result(result | {"broken": broken}, render_checks, as_json=arguments.json)
     return DataError.exit_code if broken else 0
 
@@ -774,11 +645,10 @@ def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> No
     environment = evaluate.load_task(request)[1]
     home = sextant_home()
     resources = evaluate.make_resources(request)
-    searchers = {}
-    for name in names:
-        with announced(f"opening {name}"):
-            documents = environment.documents
-            searchers[name] = retrievers.build(name, documents, home, resources=resources)
+    searchers = {
+        name: retrievers.build(name, environment.documents, home, resources=resources)
+        for name in names
+    }
     rows = pool_comparison.compare_pools(environment, searchers)
     render = partial(pool_comparison.render_pool_comparison, environment)
     print_result(rows, render, as_json=as_json)

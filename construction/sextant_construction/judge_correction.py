@@ -19,30 +19,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sextant.evals.scoring.statistics import BOUNDS, Interval
+
 PRIOR = 0.5  # added to each count (Jeffreys)
 WARM_UP = 1000  # steps of the sampler that are thrown away
 THINNING = 30  # steps between two draws
 DRAWS = 400  # draws of all true grades
 
 
-class Rate(NamedTuple):
-    """A share with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
 class JudgedShare(NamedTuple):
-    """How right a judge was among the documents of the pool that it graded."""
+    """How right a judge was among the documents of the pool that it graded, with 95 % intervals."""
 
-    precision: (
-        Rate | None
-    )  # of those that it calls relevant, the share that is; None if it calls none relevant
-    recall: (
-        Rate | None
-    )  # of those that are relevant, the share that it calls so; None if none may be
-    relevant: Rate  # the share of the pool that is relevant
+    # Of those that it calls relevant, the share that is; None if it calls none relevant
+    precision: Interval | None
+    # Of those that are relevant, the share that it calls so; None if none may be
+    recall: Interval | None
+    relevant: Interval  # the share of the pool that is relevant
 
 
 def draw_true_grades(
@@ -67,37 +59,28 @@ def draw_true_grades(
         sampled[classes.index(true), grades.index(grade)] += 1
     column_of = np.asarray([grades.index(grade) for grade in pool], dtype=int)
     counts = np.bincount(column_of, minlength=len(grades))
-    members = [np.flatnonzero(column_of == column) for column in range(len(grades))]
     generator = np.random.default_rng(seed)
-    allocated = (
-        sampled / np.maximum(1, sampled.sum(axis=0)) * counts
-    )  # as if true grades were as common as sampled
+    # As if true grades were as common as sampled
+    allocated = sampled / np.maximum(1, sampled.sum(axis=0)) * counts
     for step in range(WARM_UP + draws * THINNING):
         errors = np.stack([generator.dirichlet(row + PRIOR) for row in sampled + allocated])
         common = generator.dirichlet(allocated.sum(axis=1) + PRIOR)
         joint = common[:, None] * errors
         posterior = joint / joint.sum(axis=0)
-        columns = [
-            generator.multinomial(counts[column], posterior[:, column])
-            for column in range(len(grades))
-        ]
-        allocated = np.stack(columns, axis=1).astype(float)
+        columns = generator.multinomial(counts, posterior.T)
+        allocated = columns.T.astype(float)
         if step >= WARM_UP and (step - WARM_UP) % THINNING == 0:
             true_grades = np.zeros(len(pool))
-            for column, documents in enumerate(members):
-                labels = np.repeat(classes, columns[column])
-                true_grades[documents] = generator.permutation(labels)
+            for column, numbers in enumerate(columns):
+                labels = np.repeat(classes, numbers)
+                true_grades[column_of == column] = generator.permutation(labels)
             yield true_grades
 
 
-def interval_of(draws: Sequence[float]) -> Rate:
+def interval_of(draws: Sequence[float] | np.ndarray) -> Interval:
     """Return the mean of draws and the range that holds 95 % of them."""
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Rate(
-        float(np.mean(draws)),
-        float(low),
-        float(high),
-    )
+    low, high = np.quantile(draws, BOUNDS)
+    return Interval(float(np.mean(draws)), float(low), float(high))
 
 
 def measure_judge(
@@ -108,19 +91,12 @@ def measure_judge(
     The judge calls a document relevant by a grade of 1 or more; draws have the release's grades.
     """
     called = np.asarray(pool) >= 1
-    precisions = []
-    recalls = []
-    shares = []
-    for true_grades in draws:
-        relevant = np.fromiter(map(is_relevant, true_grades.tolist()), bool)
-        both = int((called & relevant).sum())
-        shares.append(float(relevant.mean()))
-        if called.any():
-            precisions.append(both / int(called.sum()))
-        if relevant.any():
-            recalls.append(both / int(relevant.sum()))
+    relevant = np.array([[is_relevant(grade) for grade in drawn.tolist()] for drawn in draws])
+    both = (called & relevant).sum(axis=1)
+    relevant_counts = relevant.sum(axis=1)
+    some = relevant_counts > 0
     return JudgedShare(
-        precision=interval_of(precisions) if precisions else None,
-        recall=interval_of(recalls) if recalls else None,
-        relevant=interval_of(shares),
+        precision=interval_of(both / called.sum()) if called.any() else None,
+        recall=interval_of(both[some] / relevant_counts[some]) if some.any() else None,
+        relevant=interval_of(relevant.mean(axis=1)),
     )

@@ -315,10 +315,6 @@ def test_length_alone_is_no_wording_and_a_word_of_the_generator_is_one_at_any_le
         documents.append(Document(one.doc_id, " ".join(text)))
     write_release(made._replace(documents=Corpus(documents)), tmp_path / "built", {})
     figure = look(tmp_path / "built")[2]["generator"]
-    positives = [len(one.text.split()) for one in documents if one.doc_id in gold]
-    others = [len(one.text.split()) for one in documents if one.doc_id not in gold]
-    by_length = np.mean([(a > b) + (a == b) / 2 for a in positives for b in others])
-    assert figure["length_alone"] == pytest.approx(by_length, abs=0.08)
     assert figure["fine"] is not marked and (marked or figure["value"] < 0.7)
 
 
