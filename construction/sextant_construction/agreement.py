@@ -7,12 +7,13 @@ small sample lacks: without it, an interval of few items with hardly a differenc
 of 100 cases, and so in 88 to 98 (construction/tests/soak/large/test_kappa_intervals.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import spearmanr
+from sklearn.metrics import f1_score
 
 from sextant.evals.scoring.statistics import BOUNDS, Interval
 
@@ -32,8 +33,6 @@ class Agreement(NamedTuple):
     macro_f1: float
     # In [-1, 1]. None if values have no order, or a judge gives a single value.
     spearman: float | None
-    # Why there is no kappa; "" if there is one.
-    kappa_undefined: str = ""
 
 
 def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None:
@@ -45,66 +44,39 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     if not items:
         return None
     firsts, seconds = zip(*chain.from_iterable(items), strict=True)
-    values = order or sorted({*firsts, *seconds})
-    code_of = {value: code for code, value in enumerate(values)}
-    constant = {
-        judge: said[0]
-        for judge, said in {"first": firsts, "second": seconds}.items()
-        if len(set(said)) == 1
-    }
-    confusion = _draw_confusion(items, code_of)
+    values = list(order) or sorted({*firsts, *seconds})
+    confusion = _draw_confusion(items, values)
     share = np.trace(confusion, axis1=1, axis2=2)
     kappa = None
     spearman = None
-    if not constant:
+    if min(len({*firsts}), len({*seconds})) > 1:
         chance = (confusion.sum(axis=2) * confusion.sum(axis=1)).sum(axis=1)
         kappa = _interval((share - chance) / (1 - chance), len(items))
         if order:
-            codes = ([code_of[value] for value in said] for said in (firsts, seconds))
+            codes = (list(map(values.index, said)) for said in (firsts, seconds))
             spearman = float(spearmanr(*codes).statistic)
-    observed = confusion[0]
-    totals = observed.sum(axis=0) + observed.sum(axis=1)
-    occurs = totals > 0
-    f1 = 2 * np.diag(observed)[occurs] / totals[occurs]
-    # Why kappa is undefined: which judges always give the same value
-    undefined = " and ".join(
-        f"the {judge} always says {said!r}" for judge, said in constant.items()
-    )
-    if len(constant) == 2 and constant["first"] == constant["second"]:
-        undefined = f"both always say {constant['first']!r}"
-    return Agreement(
-        agreement=_interval(share, len(items)),
-        kappa=kappa,
-        macro_f1=float(f1.mean()),
-        spearman=spearman,
-        kappa_undefined=undefined,
-    )
+    macro_f1 = float(f1_score(firsts, seconds, average="macro"))
+    return Agreement(_interval(share, len(items)), kappa, macro_f1, spearman)
 
 
-def _draw_confusion(items: Sequence[Pairs], code_of: Mapping[str, int]) -> np.ndarray:
+def _draw_confusion(items: Sequence[Pairs], values: Sequence[str]) -> np.ndarray:
     """Return shares of pairs of values, shape (1 + draws, values, values).
 
     The observed shares come first, then those of each draw of the items' weights.
     """
-    values = len(code_of)
-    cells = values**2
-    tables = np.zeros((len(items), cells))
+    size = len(values)
+    tables = np.zeros((len(items), size**2))
     for table, pairs in zip(tables, items, strict=True):
         for first, second in pairs:
-            cell = code_of[first] * values + code_of[second]
-            table[cell] += 1
+            table[values.index(first) * size + values.index(second)] += 1
     observed = tables.sum(axis=0)
-    pairs_in_all = observed.sum()
-    size = pairs_in_all / len(items)
-    pseudo_item = size * np.eye(cells)
+    pseudo_item = np.eye(size**2) * (observed.sum() / len(items))
     rows = np.vstack([tables, pseudo_item])
-    shapes = np.repeat([1.0, 1 / cells], [len(items), cells])
-    generator = np.random.default_rng(0)
-    weights = generator.standard_gamma(shapes, (_DRAWS, len(rows)))
+    shapes = np.repeat([1.0, 1 / size**2], [len(items), size**2])
+    weights = np.random.default_rng(0).standard_gamma(shapes, (_DRAWS, len(rows)))
     counts = np.vstack([observed, weights @ rows])
-    confusion = counts.reshape(-1, values, values)
-    shares: np.ndarray = confusion / confusion.sum(axis=(1, 2), keepdims=True)
-    return shares
+    shares: np.ndarray = counts / counts.sum(axis=1, keepdims=True)
+    return shares.reshape(-1, size, size)
 
 
 def _interval(values: np.ndarray, items: int) -> Interval:
@@ -113,8 +85,4 @@ def _interval(values: np.ndarray, items: int) -> Interval:
     if items < 2:
         return Interval(mean, None, None)
     low, high = np.quantile(values[1:], BOUNDS)
-    return Interval(
-        mean,
-        min(low, mean),
-        max(high, mean),
-    )
+    return Interval(mean, min(low, mean), max(high, mean))
