@@ -12,6 +12,7 @@ Nothing here asks a model, and equal benchmarks give equal bytes.
 """
 
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from sextant import environments
 from sextant.environments import base, custom, task_card
@@ -43,6 +43,8 @@ _LOG = logging.getLogger("sextant")
 RELEASE = "release"
 PRIVATE = "solutions.jsonl"
 RUN = 8  # words in a row by which a private text is known; a shorter text is looked for in full
+# What JSON writes in place of characters that are in no word
+_ESCAPE = re.compile(r"\\u[0-9a-f]{4}|\\.")
 _TAGS = ("information-retrieval", "benchmark", "sextant")
 
 
@@ -234,8 +236,7 @@ def write_release(
     if benchmark.private:
         with disk.replacing(folder / PRIVATE) as file:
             for doc_id, texts in benchmark.private.items():
-                solution = "\n\n".join(texts.values())
-                row = {"_id": doc_id, "solution": solution, "fields": dict(texts)}
+                row = {"_id": doc_id, "solution": "\n\n".join(texts.values()), "fields": texts}
                 file.write(disk.dumps(row) + "\n")
     else:
         (folder / PRIVATE).unlink(missing_ok=True)
@@ -244,11 +245,7 @@ def write_release(
         disk.temporary_sibling(path, disk.SHARED, folder=True) as draft,
         disk.temporary_sibling(path, disk.SHARED, folder=True) as old,
     ):
-        _write_files(
-            benchmark,
-            draft,
-            {"human": human_review.describe(folder), **provenance},
-        )
+        _write_files(benchmark, draft, {"human": human_review.describe(folder), **provenance})
         with suppress(FileNotFoundError):
             path.rename(old)
         draft.rename(path)
@@ -273,26 +270,11 @@ def _write_files(
         **_write_judgements(benchmark, draft),
         **_write_protocol(benchmark, draft),
     }
-    origin = {**provenance, "counts": _count(benchmark)}
+    made = {**provenance, "counts": _count(benchmark)}
     path = draft / custom.FILE
-    _write(
-        path,
-        [
-            *_toml_lines(settings),
-            "",
-            "[made]",
-            *_toml_lines(origin),
-        ],
-    )
+    _write(path, [*_toml_lines(settings), "", "[made]", *_toml_lines(made)])
     custom.check_settings(disk.read_toml(path), custom.FILE)
-    _write(
-        draft / "README.md",
-        _card_lines(
-            settings,
-            origin,
-            bool(benchmark.dev),
-        ),
-    )
+    _write(draft / "README.md", _card_lines(settings, made, bool(benchmark.dev)))
 
 
 def _count(benchmark: Benchmark) -> dict[str, float]:
@@ -316,20 +298,16 @@ def _write(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def _write_table(
-    path: Path,
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-) -> None:
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write tab-separated rows. DataError for an id with a tab."""
-    rows = [header, *rows]
-    for cell in chain.from_iterable(rows):
-        if "\t" in cell:
+    lines = ["\t".join(row) for row in (header, *rows)]
+    for line in lines:
+        if line.count("\t") >= len(header):
             raise DataError(
-                f"the id {cell!r} has a tab in it, which no table of judgements can hold; give it "
+                f"an id has a tab in it, which no table of judgements can hold: {line!r}; give it "
                 f"another"
             )
-    _write(path, map("\t".join, rows))
+    _write(path, lines)
 
 
 def keep_level(environment: Environment) -> JsonObject:
@@ -339,37 +317,25 @@ def keep_level(environment: Environment) -> JsonObject:
 
 
 def _write_judgements(benchmark: Benchmark, draft: Path) -> JsonObject:
-    """Write every set of judgements, and return the keys of benchmark.toml that name them."""
+    """Write every set of judgements as BEIR has them, whole grades without a fraction; return the keys
+    of benchmark.toml that name them.
+    """
     [(leading, gold), *further] = benchmark.judgements.items()
-    by_split: dict[str, list[str]] = {"test": [], "dev": []}
-    for query in benchmark.queries:
-        by_split["dev" if query.query_id in benchmark.dev else "test"].append(query.query_id)
-    for split, query_ids in by_split.items():
-        if query_ids:
-            _write_qrels(
-                draft / f"qrels/{split}.tsv",
-                gold,
-                query_ids,
-            )
-    files = {leading: "qrels"}
-    for name, qrels in further:
-        files[name] = f"{name}.tsv"
-        _write_qrels(
-            draft / files[name],
-            qrels,
-            [query.query_id for query in benchmark.queries],
-        )
+    query_ids = [query.query_id for query in benchmark.queries]
+    dev = [query_id for query_id in query_ids if query_id in benchmark.dev]
+    test = [query_id for query_id in query_ids if query_id not in benchmark.dev]
+    files = {leading: "qrels"} | {name: f"{name}.tsv" for name, _ in further}
+    tables = [("qrels/test.tsv", gold, test), ("qrels/dev.tsv", gold, dev)]
+    tables += [(files[name], qrels, query_ids) for name, qrels in further]
+    for file, qrels, chosen in tables:
+        rows = [
+            (query_id, doc_id, str(float(grade)).removesuffix(".0"))
+            for query_id in chosen
+            for doc_id, grade in qrels.get(query_id, {}).items()
+        ]
+        if chosen:
+            _write_table(draft / file, ("query-id", "corpus-id", "score"), rows)
     return {"judgements": files}
-
-
-def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
-    """Write the judgements of some queries as BEIR has them; whole grades without a fraction."""
-    rows = []
-    for query_id in query_ids:
-        for doc_id, grade in qrels.get(query_id, {}).items():
-            score = int(grade) if grade == int(grade) else grade
-            rows.append((query_id, doc_id, f"{score}"))
-    _write_table(path, ("query-id", "corpus-id", "score"), rows)
 
 
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
@@ -385,16 +351,8 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     files = {}
     for key, values in objects.items():
         if any(values.values()):
-            rows = [f"{disk.dumps(name)}:{disk.dumps(value)}" for name, value in values.items()]
             files[key] = f"{key}.json"
-            _write(
-                draft / files[key],
-                [
-                    "{",
-                    ",\n".join(rows),
-                    "}",
-                ],
-            )
+            _write(draft / files[key], [disk.dumps(values)])
     if benchmark.comparisons:
         pairs = [
             (query_id, *pair)
@@ -411,11 +369,7 @@ def _toml_lines(table: JsonMapping) -> list[str]:
     return schemas.toml_lines({**table, "funnel": None})
 
 
-def _card_lines(
-    settings: JsonMapping,
-    origin: JsonMapping,
-    has_dev: bool,
-) -> Iterator[str]:
+def _card_lines(settings: JsonMapping, made: JsonMapping, has_dev: bool) -> Iterator[str]:
     """Yield the lines of README.md."""
     splits = ("test", "dev") if has_dev else ("test",)
     files = {
@@ -425,31 +379,14 @@ def _card_lines(
     }
     name = settings.get("name", "A benchmark")
     rows = []
-    for row in origin.get("funnel", ()):
+    for row in made.get("funnel", ()):
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())
-        rows.append(
-            [
-                row["stage"],
-                f"{row['went_in']:,}",
-                f"{row['came_out']:,}",
-                reasons,
-            ]
-        )
-    yield front_matter(
-        name,
-        _TAGS,
-        files,
-        origin.get("licence") or "unknown",
-    )
-    yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n"
-    yield ResultTable(
-        "",
-        ["stage", "in", "out", "left out"],
-        rows,
-        names=(0, 3),
-    ).to_markdown()
+        rows.append([row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", reasons])
+    yield front_matter(name, _TAGS, files, made.get("licence") or "unknown")
+    yield f"{made['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n"
+    yield ResultTable("", ["stage", "in", "out", "left out"], rows, names=(0, 3)).to_markdown()
     yield "## How it was made\n"
-    for line in _toml_lines({**origin, "human": None}):
+    for line in _toml_lines({**made, "human": None}):
         yield f"    {line}"
 
 
@@ -474,10 +411,8 @@ def check_release(
         base.validate_environment(environment)
     except DataError as error:
         problems.append(str(error))
-    unjudged = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
-    unjudged -= len(environment.queries)
-    if unjudged:
-        problems.append(f"no judgement for {plural(unjudged, 'query', 'queries')}")
+    if environment.unjudged:
+        problems.append(f"no judgement for {plural(len(environment.unjudged), 'query', 'queries')}")
     for find_problems in (_find_unknown_documents, _find_shared, *hooks):
         problems += find_problems(environment)
     problems += _find_leaks(folder, environment.documents)
@@ -491,23 +426,20 @@ def _find_unknown_documents(environment: Environment) -> Iterator[str]:
         if judgements.unit_of:
             units = set(map(judgements.unit_of, environment.documents))
         judged = chain.from_iterable(judgements.qrels.values())
-        unknown = {doc_id for doc_id in judged if doc_id not in units}
-        if unknown:
-            yield (
-                f"{name} judgements: of {plural(len(unknown), 'document')} not there, e.g. {min(unknown)!r}"
-            )
+        if unknown := {doc_id for doc_id in judged if doc_id not in units}:
+            documents = plural(len(unknown), "document")
+            yield f"{name} judgements: of {documents} not there, e.g. {min(unknown)!r}"
 
 
 def _find_shared(environment: Environment) -> Iterator[str]:
     """Yield the texts of queries, and the documents of pools, that dev and test share."""
-    texts = (set[str](), set[str]())  # of test, of dev
-    pooled = (set[str](), set[str]())
+    sides: dict[bool, list[Query]] = {True: [], False: []}
     for query in environment.queries:
-        split = query.query_id in environment.splits["dev"]
-        texts[split].add(query.text)
-        pooled[split].update(query.candidates or ())
-    for noun, (test, dev) in (("queries", texts), ("documents of pools", pooled)):
-        shared = test & dev
+        sides[query.query_id in environment.splits["dev"]].append(query)
+    dev, test = sides.values()
+    texts = {query.text for query in dev} & {query.text for query in test}
+    pools = [set[str]().union(*(query.candidates or () for query in side)) for side in (dev, test)]
+    for noun, shared in (("queries", texts), ("documents of pools", pools[0] & pools[1])):
         if shared:
             yield f"dev and test share {len(shared)} {noun}, e.g. {min(shared)[:60]!r}"
 
@@ -521,15 +453,15 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     private = folder / PRIVATE
     if not private.exists():
         return
-    texts = [
-        (location, tokens(text))
+    lines = [
+        (f"{name}, line {number}", tokens(_ESCAPE.sub(" ", line)))
         for name in ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE)
-        for location, text in _read_texts(folder / RELEASE / name)
+        for number, line in raw_files.read_lines(folder / RELEASE / name)
     ]
 
     @cache
     def locations(width: int) -> dict[tuple[str, ...], str]:
-        return {run: location for location, words in texts for run in ngrams(words, width)}
+        return {run: location for location, words in lines for run in ngrams(words, width)}
 
     leaks = {}
     for place, row in tables.read_objects(private):
@@ -544,28 +476,11 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
             width = min(RUN, len(words))
             for run in ngrams(words, width):
                 if location := locations(width).get(run):
-                    leaks[run] = (location, subject)
+                    leaks[run] = f"{location}: {subject} is in it"
     for document in documents.stream() if leaks else ():
         words = tokens(indexed_text(document))
         for run in chain(ngrams(words, 1), ngrams(words, RUN)):
             leaks.pop(run, None)
     # One run is enough for each location and text: the first.
-    first_runs = {leak: run for run, leak in reversed(leaks.items())}
-    for (location, subject), run in first_runs.items():
-        yield f"{location}: {subject} is in it: {' '.join(run)!r}"
-
-
-def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (location, text) of each row or line of a file."""
-    if path.suffix == ".jsonl":
-        for location, row in tables.read_objects(path):
-            yield location, _join(row)
-    else:
-        for line, text in raw_files.read_lines(path):
-            yield f"{path}, line {line}", text
-
-
-def _join(value: Any) -> str:
-    """Return all texts in a JSON value, in a line."""
-    values = value.values() if isinstance(value, dict) else value
-    return " ".join(map(_join, values)) if isinstance(value, dict | list) else str(value)
+    for problem, run in {problem: run for run, problem in reversed(leaks.items())}.items():
+        yield f"{problem}: {' '.join(run)!r}"
