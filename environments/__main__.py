@@ -1,8 +1,8 @@
-"""`sextant tasks list | show | fetch | check | search | init | make`: the data of tasks, without
+"""`sextant tasks list | show | fetch | check | search | init | make | audit`: the data of tasks, without
 a run.
 
-Prints the results of task_card.py and fetch.py. Only `fetch` uses the network. `make` is done by
-sextant-construction.
+Prints the results of task_card.py and fetch.py. Only `fetch` uses the network. `make` and `audit` are
+done by sextant-construction.
 """
 
 import argparse
@@ -52,6 +52,7 @@ VERBS = {
     "search": "try a task's search tool by hand",
     "init": "write the benchmark.toml of a folder with data of your own",
     "make": "make a task of documents in files, and of queries and judgements of your own",
+    "audit": "what is wrong with tasks, on a page: data, leaks, size, reach",
 }
 
 
@@ -69,7 +70,7 @@ def parser() -> CommandParser:
     for name, help_text in VERBS.items():
         verb = verbs.add_parser(name, help=help_text, description=help_text)
         add = verb.add_argument
-        if name not in ("list", "make"):
+        if name not in ("list", "make", "audit"):
             help_text = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
             add("task", metavar="TASK", help=help_text)
         if name in ("show", "check", "search", "init"):
@@ -82,7 +83,9 @@ def parser() -> CommandParser:
                 metavar="NAME=COLUMN",
                 help=help_text,
             )
-        if name in ("show", "check", "search"):
+        if name == "audit":
+            add("tasks", nargs="+", metavar="TASK", help="tasks, or patterns such as 'obliq/*'")
+        if name in ("show", "check", "search", "audit"):
             add(
                 "--data",
                 metavar="WHAT",
@@ -145,6 +148,7 @@ def command(arguments: argparse.Namespace) -> int:
         "search": _search,
         "init": _init,
         "make": _make,
+        "audit": _audit,
     }
     verbs[arguments.verb](arguments)
     return 0
@@ -320,6 +324,16 @@ def _make(arguments: argparse.Namespace) -> None:
         )
     show([*lines, f"wrote {arguments.folder}"])
     _say_next(str(arguments.folder))
+
+
+def _audit(arguments: argparse.Namespace) -> None:
+    construction = plugins.load_command("build", "sextant tasks audit")
+    with announced("auditing"):
+        result, blocks = construction.audit(arguments.tasks, arguments.data)
+    if arguments.json:
+        print_json(result)
+    else:
+        show(blocks)
 
 
 def _say_next(task: str) -> None:

@@ -26,10 +26,11 @@ from sextant.tools.platform.cli import (
     print_result,
     run_and_leave,
 )
-from sextant.tools.platform.result_table import DefinitionList, show
+from sextant.tools.platform.result_table import DefinitionList, ResultTable, show
 from sextant.tools.platform.terminal import first_sentence
 from sextant.tools.platform.waiting import announced
 from sextant.tools.plugins import list_names
+from sextant.tools.records import JsonObject
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {
@@ -215,6 +216,15 @@ def make_task(folder: Path, corpus: Sequence[Path], queries: Path, qrels: Path) 
     from sextant_construction import make_task as making  # NumPy: not for --help
 
     return making.make_task(folder, corpus, queries, qrels)
+
+
+def audit(tasks: Sequence[str], data: str | None) -> tuple[JsonObject, list[str | ResultTable]]:
+    """Do `sextant tasks audit`, as audit.py; return it as plain data, and laid out."""
+    from sextant_construction import audit as auditing  # NumPy and scikit-learn: not for --help
+
+    findings = auditing.audit(tasks, data)
+    rows = [finding._asdict() | {"leak": finding.is_leak} for finding in findings]
+    return {"findings": rows}, auditing.lay_out_audit(findings)
 
 
 def command(arguments: argparse.Namespace) -> int:
