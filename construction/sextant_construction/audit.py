@@ -95,7 +95,7 @@ def _read_reach(task: str, measured: JsonMapping) -> Finding:
         return Finding(
             task, "reach", value, "fine", "pairs of a query's words lead to its documents"
         )
-    action = "the queries' words lead to random documents as well: a search needs words of its own"
+    action = "no better than random documents by these queries: a search needs words of its own"
     return Finding(task, "reach", value, "look", action)
 
 
