@@ -256,12 +256,13 @@ def _of_step(step: Step, query: ExportedQuery) -> JsonObject:
     }.get(step.tool, "output.documents")
     gold = query.gold(step.doc_ids)
     for index, doc_id in enumerate(step.doc_ids):
-        metadata: JsonObject = {"rank": index + 1}
+        metadata: JsonObject = {"rank": step.first + index + 1}
         if step.shown:
             metadata |= {
                 "shown_chars": step.shown[index],
                 "chars": step.lengths[index],
             }
+        metadata |= {"shown_spans": step.spans[index]} if step.spans else {}
         metadata |= {"grade": gold[doc_id]} if doc_id in gold else {}
         attributes[f"{prefix}.{index}.document.id"] = doc_id
         attributes[f"{prefix}.{index}.document.metadata"] = compact(metadata)

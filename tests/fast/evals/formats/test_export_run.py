@@ -23,7 +23,7 @@ from sextant.evals.scoring.score_run import score
 from sextant.evals.scoring.scored_run import read_scored_run
 from sextant.tools.corpus import Corpus
 from sextant.tools.platform.cli import run_command
-from sextant.tools.records import Document, Query
+from sextant.tools.records import SURFACING, Document, Query
 
 HOSTILE = ["a b", "50%", "a%20b", "tab\there", "line\nbreak", "ünï–漢", "../../x", "q\u2028r"]
 
@@ -186,7 +186,7 @@ def known_names() -> set[str]:
     return {value for one in classes for value in vars(one).values() if isinstance(value, str)}
 
 
-@pytest.mark.parametrize("program", ["react", "tournament"])
+@pytest.mark.parametrize("program", ["react", "tournament", "pages"])
 def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
     from openinference.semconv.trace import OpenInferenceSpanKindValues as Kind
 
@@ -219,11 +219,14 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
         of_kind = {kind.value: [] for kind in Kind}
         for attributes in told:
             of_kind[attributes["openinference.span.kind"].string_value].append(attributes)
-        searches = [step for step in steps if step["tool"] == "search"]
+        searches = [step for step in steps if step["tool"] in SURFACING]
         for attributes, search in zip(of_kind["RETRIEVER"], searches, strict=True):
             assert attributes["input.value"].string_value == search["argument"]
             for place, doc_id in enumerate(search["doc_ids"]):
-                assert attributes[f"retrieval.documents.{place}.document.id"].string_value == doc_id
+                document = f"retrieval.documents.{place}.document"
+                assert attributes[f"{document}.id"].string_value == doc_id
+                metadata = json.loads(attributes[f"{document}.metadata"].string_value)
+                assert metadata["rank"] == search.get("first", 0) + place + 1
         assert len(of_kind["LLM"]) == sum(
             step.get("usage", {}).get("calls", 0) > 0 for step in steps
         )
