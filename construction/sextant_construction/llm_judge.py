@@ -21,7 +21,6 @@ from scipy.stats import kendalltau
 
 from sextant import environments
 from sextant.environments.base import Environment, Grades, Judgements
-from sextant.evals import run_folder
 from sextant.evals.run_descriptions import describe_task, model_name
 from sextant.evals.run_folder import load_environment
 from sextant.evals.running import cost_estimate
@@ -124,16 +123,6 @@ class JudgingPool(NamedTuple):
         return graded
 
 
-def _is_of(config: run_folder.Config, task: str) -> bool:
-    """Return whether a run is of a task, by the name that runs have or, for a user's own data, by
-    its place.
-    """
-    name, folder = environments.locate_task(task)
-    return config["task"] in (task, name) or (
-        folder is not None and config[run_folder.PROVENANCE]["folder"] == folder
-    )
-
-
 def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingPool:
     """Pool the first `depth` documents of the runs.
 
@@ -141,12 +130,11 @@ def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingP
     """
     runs = [scored_run.read_scored_run(path) for path in scored_run.find_folders(paths)]
     first = runs[0]
+    wanted = {"task": environments.locate_task(task)[0]}
+    for key in ("data_fingerprint", "max_p", "relevant_from"):
+        wanted[key] = (first.config | first.scores)[key]
     for run in runs:
-        comparable = all(
-            (run.config | run.scores)[key] == (first.config | first.scores)[key]
-            for key in ("data_fingerprint", "max_p", "relevant_from")
-        )
-        if not _is_of(run.config, task) or not comparable:
+        if not wanted.items() <= (run.config | run.scores).items():
             raise UsageError(
                 f"{run.name} is of {run.config['task']}, {run.config['split']} split, "
                 f"{run.config['data']} data; give runs of one task, asked and scored alike on the "
@@ -407,16 +395,20 @@ def describe_judge(result: Result) -> str:
     """Return how right the judge was among its grades, by its errors on the sample; "" if nothing
     was judged.
     """
-    shares = result["judge"]
-    if shares is None:
-        unknown = "corrected means are not known: the sample has documents of one grade only"
-        return unknown if result["judged"] else ""
-    rates = ", ".join(
-        f"{name} {rate['mean']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})"
-        for name, rate in shares.items()
-        if rate
-    )
-    return f"among what was judged, by the errors on the sample: {rates}"
+    if not result["judged"]:
+        return ""
+    shares = result["judge"] or {}
+    rates = [f"{name} {_cell(rate)}" for name, rate in shares.items() if rate]
+    unknown = "not known, nor are corrected means: the sample has documents of one grade only"
+    return f"among what was judged, by the errors on the sample: {', '.join(rates) or unknown}"
+
+
+def _cell(rate: JsonMapping | None, digits: int = 2) -> str:
+    """Return an estimate with its interval."""
+    if rate is None:
+        return "-"
+    mean, low, high = (f"{rate[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
 
 
 def leave_one_system_out(pool: JudgingPool, grades: Graded) -> list[Result]:
@@ -459,19 +451,15 @@ def render_judgements(result: Result) -> str:
     judged = plural(result["judged"], "document")
     if left := result["left"]:
         judged += f", {left} left for want of a usable answer,"
-    heads = ["run", *judgements, "corrected", "judged", "if the rest were right"]
-    heads += ["its own", "tau", "change"]
+    heads = ["run", *judgements, "corrected", "its own", "tau", "change"]
     rows = []
     parts = (result["runs"], result["left_out"], result["corrected"])
     for row, alone, corrected in zip(*parts, strict=True):
-        ours = row["by"][name][metric]
         rows.append(
             [
                 Path(row["run"]).name,
                 *(f"{row['by'][key][metric]['mean']:.4f}" for key in judgements),
-                "{mean:.4f} ({low:.4f} to {high:.4f})".format(**corrected) if corrected else "-",
-                f"{ours['judged']:.4f}",
-                f"{ours['right']:.4f}",
+                _cell(corrected, 4),
                 str(alone["relevant"]),
                 number(alone["tau"], "{:.2f}", "-"),
                 f"{alone['change']:.4f}",

@@ -14,6 +14,7 @@ from typing import Any
 
 from sextant.environments.readers import collections
 from sextant.environments.readers import files as tables
+from sextant.tools import schemas
 from sextant.tools.errors import DataError
 
 
@@ -25,34 +26,23 @@ def read_ratings(file: Path, names: Iterable[str]) -> dict[str, dict[str, float]
     names = list(names)
     ratings = {}
     for location, row in tables.read_table(file):
-        id_columns = [column for column in collections.IDS if column in row]
-        cell = tables.pick_column(
-            location,
-            row,
-            *(id_columns or collections.IDS),
-        )
+        present = [column for column in collections.IDS if column in row]
+        cell = tables.pick_column(location, row, *(present or collections.IDS))
         query_id = tables.read_id(cell, location)
-        ratings[query_id] = {
-            name: _read_mean(
-                row,
-                name,
-                location,
-            )
-            for name in names
-        }
+        ratings[query_id] = {name: _read_mean(row, name, location) for name in names}
     return ratings
 
 
 def _read_mean(row: Mapping[str, Any], name: str, location: str) -> float:
     value: Any = row
     for key in name.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            raise DataError(f"{location}: there is no rating {name!r}")
-        value = value[key]
-    values = value if isinstance(value, list) else [value]
-    if not values or not all(isinstance(rating, int | float) for rating in values):
-        raise DataError(
-            f"{location}: {tables.abbreviate(value)} is no rating; it is a number, true or false, "
-            f"or a list of such"
+        value = value.get(key) if isinstance(value, Mapping) else None
+    try:
+        return fmean(
+            schemas.validate(list[float | bool], value if isinstance(value, list) else [value])
         )
-    return fmean(values)
+    except ValueError:
+        raise DataError(
+            f"{location}: no rating {name!r} in {tables.abbreviate(value)}; it is a number, true or "
+            f"false, or a list of such"
+        ) from None

@@ -129,8 +129,8 @@ def test_queries_that_people_do_not_find_natural_are_dropped_with_their_rating(t
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"query_id": "q1"}, "no rating 'fluency'"),
-        ({"query_id": "q1", "fluency": "high"}, "'high' is no rating"),
+        ({"query_id": "q1"}, "no rating 'fluency' in None"),
+        ({"query_id": "q1", "fluency": "high"}, "no rating 'fluency' in 'high'"),
         ({"fluency": 1}, "query_id"),
     ],
 )
