@@ -13,10 +13,10 @@ import re
 from argparse import ArgumentTypeError
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,16 +32,9 @@ from sextant.evals.run_descriptions import describe_task, model_name
 from sextant.evals.running import cost_estimate, evaluate
 from sextant.evals.running.request import Request
 from sextant.evals.running.resolve import check_prices
-from sextant.evals.scoring import scored_run
+from sextant.evals.scoring import comparison, scored_run
 from sextant.evals.scoring.metrics import measure_unjudged
-from sextant.evals.scoring.statistics import (
-    ALPHA,
-    Interval,
-    PairedTest,
-    estimate_mean,
-    run_tests,
-    subtract_columns,
-)
+from sextant.evals.scoring.statistics import ALPHA, Interval
 from sextant.evals.scoring.text_similarity import compare
 from sextant.programs import FLOOR, VERIFIER
 from sextant.tools import retrievers
@@ -221,17 +214,6 @@ class CheckedBenchmark:
         request = replace(self.request, lm="offline")
         return {name: run(replace(request, retriever=name)) for name in self.names}
 
-    def compare(
-        self, pairs: Iterable[tuple[scored_run.ScoredRun, scored_run.ScoredRun]]
-    ) -> list[PairedTest]:
-        """Return how the runs of each pair differ: tests of a family."""
-        contrasts = []
-        for pair in pairs:
-            rows = scored_run.align_columns(*(run.columns[self.metric] for run in pair)).values()
-            before, after = zip(*rows, strict=True)
-            contrasts.append([subtract_columns(before, after)])
-        return run_tests(contrasts)
-
 
 def run(request: Request) -> scored_run.ScoredRun:
     """Return an ordinary run, scored."""
@@ -243,11 +225,10 @@ def run(request: Request) -> scored_run.ScoredRun:
 
 def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how far BM25 alone gets."""
-    columns = subject.searches[subject.names[0]].columns
+    metrics = subject.searches[subject.names[0]].scores["metrics"]
     named = {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
     for name, metric in ({"win": WIN} if subject.compares else named).items():
-        values = [value for value in columns[metric].values() if value is not None]
-        yield CheckFigure(name, estimate_mean([values]))
+        yield CheckFigure(name, Interval(*(metrics[metric][key] for key in Interval._fields)))
 
 
 def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -257,11 +238,12 @@ def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
-    [gap] = subject.compare([(best, verified)])
+    [gap] = comparison.compare_pairs([best.path, verified.path], NDCG)
+    value = Interval(gap["difference"], gap["low"], gap["high"])
     details = {"R": best.mean(NDCG), "V": verified.mean(NDCG), "retriever": best.retriever}
     floor = subject.request.lm == "offline"
     says = "a floor: offline counts words" if floor else ""
-    yield CheckFigure("gap", Interval(*gap[:3]), says, details, floor)
+    yield CheckFigure("gap", value, says, details, floor)
 
 
 def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -298,9 +280,10 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
 def find_power(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield the difference that is found in 80 % of cases as the first of all pairs of systems, the largest of them."""
-    rows = subject.compare(combinations(subject.searches.values(), 2))
-    detectable = [row.detectable for row in rows if row.detectable is not None]
-    differ = sum(row.p_holm < ALPHA for row in rows)
+    paths = [run.path for run in subject.searches.values()]
+    rows = comparison.compare_pairs(paths, subject.metric)
+    detectable = [row["detectable"] for row in rows if row["detectable"] is not None]
+    differ = sum((row["p_holm"] or 1) < ALPHA for row in rows)
     says = f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
     if not rows:
         says = "it takes two --retrievers"

@@ -116,10 +116,8 @@ class ContaminationTest:
             "kind": self.kind,
             "files": hash_input_files({"works": self.works}),
         }
-        run_path = run_folder.run_path(
-            self.request.runs, config | {"program": role, "lm": {"name": lm}}
-        )
-        path = run_path.with_name(f"{JUDGED}by-heart-{role}")
+        place = run_folder.place_of_task(self.request.runs, self.environment.task)
+        path = place / f"{JUDGED}by-heart-{role}"
         name = f"{type(program).__module__}:{type(program).__name__}"
         request = replace(self.request, program=name, lm=lm)
         return ModelStage(program, documents, path, config, request)

@@ -285,10 +285,8 @@ def _count(benchmark: Benchmark) -> dict[str, float]:
         "for dev": len(benchmark.dev),
     }
     for name, qrels in benchmark.judgements.items():
-        rows = (qrels.get(query.query_id, {}) for query in benchmark.queries)
-        grades = [grade for row in rows for grade in row.values()]
-        counts[f"{name} judgements"] = len(grades)
-        counts[f"{name} judgements above 0"] = sum(grade > 0 for grade in grades)
+        rows = (qrels.get(query.query_id, ()) for query in benchmark.queries)
+        counts[f"{name} judgements"] = sum(map(len, rows))
     return {**counts, **benchmark.counts}
 
 
