@@ -233,9 +233,6 @@ def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
 def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield the gap between recognising and finding (OBLIQ-Bench, section 3)."""
-    if subject.compares:
-        yield CheckFigure("gap", None, "documents are compared, none is searched for")
-        return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
     [gap] = comparison.compare_pairs([best.path, verified.path], NDCG)
@@ -465,8 +462,6 @@ def _find_positives(environment: Environment) -> dict[str, Label]:
 
 def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
     """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
-    if subject.compares:
-        return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
     program = "sextant.programs.llm_tasks.relevance_judge:Judge"
     request = replace(subject.request, program=program, lm=spec)
     runs = [run.path for run in subject.searches.values()]
@@ -485,17 +480,10 @@ def check_benchmark(
     the defaults.
     """
     subject = CheckedBenchmark(request, names)
-    kinds = (
-        find_ease,
-        find_gap,
-        find_pool_bias,
-        find_power,
-        find_twins,
-        find_alike,
-        find_across,
-        find_ladders,
-        find_generator,
-    )
+    kinds = [find_ease, find_gap, find_pool_bias, find_power, find_twins]
+    kinds += [find_alike, find_across, find_ladders, find_generator]
+    if subject.compares:
+        kinds.remove(find_gap)  # nothing is searched for
     figures = [figure.json(bounds) for find_figures in kinds for figure in find_figures(subject)]
     if judge:
         figures.append(find_kappa(subject, judge).json(bounds))
@@ -599,8 +587,7 @@ def command(arguments: Any) -> int:
         if arguments.runs == Path("runs"):  # not among the runs that are compared
             options["runs"] = folder / "checks"
     request = cli_options.from_options(Request, vars(arguments) | options)
-    expressions = ("bm25", *Expressions(arguments.retrievers).each())
-    specs = [retrievers.canonicalize(text) for text in expressions]
+    specs = list(map(retrievers.canonicalize, ["bm25", *Expressions(arguments.retrievers).each()]))
     names = list(dict.fromkeys(map(str, specs)))
     sends = not (arguments.pools or arguments.dry_run)
     check_models(request, arguments.judge, specs, sends=sends)

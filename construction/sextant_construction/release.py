@@ -411,34 +411,22 @@ def check_release(
         problems.append(str(error))
     if environment.unjudged:
         problems.append(f"no judgement for {plural(len(environment.unjudged), 'query', 'queries')}")
-    for find_problems in (_find_unknown_documents, _find_shared, *hooks):
+    for find_problems in (_find_shared, *hooks):
         problems += find_problems(environment)
     problems += _find_leaks(folder, environment.documents)
     return problems
 
 
-def _find_unknown_documents(environment: Environment) -> Iterator[str]:
-    """Yield the judgements that are of documents which the corpus does not have."""
-    for name, judgements in environment.judgements.items():
-        units: Collection[str] = environment.documents
-        if judgements.unit_of:
-            units = set(map(judgements.unit_of, environment.documents))
-        judged = chain.from_iterable(judgements.qrels.values())
-        if unknown := {doc_id for doc_id in judged if doc_id not in units}:
-            documents = plural(len(unknown), "document")
-            yield f"{name} judgements: of {documents} not there, e.g. {min(unknown)!r}"
-
-
 def _find_shared(environment: Environment) -> Iterator[str]:
     """Yield the texts of queries, and the documents of pools, that dev and test share."""
-    sides: dict[bool, list[Query]] = {True: [], False: []}
+    texts = (set[str](), set[str]())  # of test, of dev
+    pooled = (set[str](), set[str]())
     for query in environment.queries:
-        sides[query.query_id in environment.splits["dev"]].append(query)
-    dev, test = sides.values()
-    texts = {query.text for query in dev} & {query.text for query in test}
-    pools = [set[str]().union(*(query.candidates or () for query in side)) for side in (dev, test)]
-    for noun, shared in (("queries", texts), ("documents of pools", pools[0] & pools[1])):
-        if shared:
+        split = query.query_id in environment.splits["dev"]
+        texts[split].add(query.text)
+        pooled[split].update(query.candidates or ())
+    for noun, (test, dev) in (("queries", texts), ("documents of pools", pooled)):
+        if shared := test & dev:
             yield f"dev and test share {len(shared)} {noun}, e.g. {min(shared)[:60]!r}"
 
 

@@ -5,12 +5,13 @@ a document of the task goes through here: judgements, masks, pools and compariso
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
 from sextant.environments.base import Comparison, Environment
+from sextant.evals.scoring.metrics import is_pairwise
 from sextant.tools.records import Query
 from sextant_construction.ingest import digest_id, origin_of
 from sextant_construction.pipeline import BuildPipeline
@@ -53,8 +54,7 @@ class Pieces:
 
     def find(self, doc_id: str) -> Sequence[str]:
         """Return the documents made of a document of the task; none if it was left out."""
-        name = digest_id(doc_id) if self._hashed else doc_id
-        return self._of_document.get(name) or self._of_parent.get(name) or ()
+        return self.find_unit(doc_id).pieces
 
     def find_unit(self, judged: str) -> Unit:
         """Return the build's unit for a judged document, or for the parent of passages."""
@@ -71,14 +71,18 @@ def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> lis
     `hidden` gives the documents that stand for a masked document, and `ranked` those for a document
     of a pool.
     """
-    carried = []
-    for query in queries:
-        excluded = frozenset(chain.from_iterable(map(hidden, query.excluded)))
-        pool = query.candidates
-        if pool is not None:
-            pool = frozenset(chain.from_iterable(map(ranked, pool)))
-        carried.append(replace(query, excluded=excluded, candidates=pool))
-    return carried
+
+    def carry(doc_ids: Iterable[str], names: Carry) -> frozenset[str]:
+        return frozenset(chain.from_iterable(map(names, doc_ids)))
+
+    return [
+        replace(
+            query,
+            excluded=carry(query.excluded, hidden),
+            candidates=None if query.candidates is None else carry(query.candidates, ranked),
+        )
+        for query in queries
+    ]
 
 
 def carry_comparisons(
@@ -93,13 +97,7 @@ def carry_comparisons(
             better = carry(pair.better)
             worse = carry(pair.worse)
             if len(better) == len(worse) == 1 and {*better} != {*worse}:
-                carried.setdefault(query_id, []).append(
-                    Comparison(
-                        pair.label,
-                        *better,
-                        *worse,
-                    )
-                )
+                carried.setdefault(query_id, []).append(Comparison(pair.label, *better, *worse))
             else:
                 name = f"{query_id} {pair.better} {pair.worse}"
                 build.drop(stage, name, "comparisons of documents that were cut or left out")
@@ -123,13 +121,5 @@ def list_metrics(
 ) -> list[str]:
     """Return the metrics of a task without metrics of comparisons that it has no longer."""
     labels = {pair.label for pairs in comparisons.values() for pair in pairs}
-    is_present = {
-        "Win": bool(labels),
-        "Flip": bool(twins),
-        "Triplets": "Triplets" in labels,
-    }
-    return [
-        name
-        for name in environment.metrics
-        if is_present.get(name, name in labels or not name.startswith("Win("))
-    ]
+    present = [*labels, *["Win"] * bool(labels), *["Flip"] * bool(twins)]
+    return [name for name in environment.metrics if name in present or not is_pairwise(name)]

@@ -261,9 +261,7 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
     release.write_release(made, tmp_path, MADE)
     assert release.check_release(tmp_path) == ["dev and test share 2 documents of pools, e.g. 'd0'"]
     release.write_release(
-        small(
-            dev=["q3"], judgements={**small().judgements, "pooled": {"q0": {"d0": 1.0, "d9": 0.0}}}
-        ),
+        small(dev=["q3"]),
         tmp_path,
         MADE,
     )
@@ -272,7 +270,6 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
     assert release.check_release(tmp_path, [lambda whole: [f"{len(whole.queries)} seen"]]) == [
         f"own/pets in {tmp_path}/release: query 'q1' has no text or no judgement above 0, so "
         "nothing can be found for it",
-        "pooled judgements: of 1 document not there, e.g. 'd9'",
         "dev and test share 1 queries, e.g. 'a pet 0'",
         "4 seen",
     ]
