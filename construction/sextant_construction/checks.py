@@ -555,14 +555,13 @@ def add_options(parser: Any) -> None:
         metavar="SPEC",
         help=f"a second judge, who grades {PAIRS} judged pairs again",
     )
-    usual = ", ".join(f"{name}={threshold.value:g}" for name, threshold in BOUNDS.items())
     add(
         "--bound",
         type=bound,
         action="append",
         default=[],
         metavar="NAME=X",
-        help=f"in place of {usual}; repeatable",
+        help="of a figure in place of its own; repeatable",
     )
     add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
     add(

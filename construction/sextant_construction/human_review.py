@@ -7,7 +7,6 @@ so that answers hold for a build made again as long as it shows the same. Left o
 a person's answer.
 """
 
-import codecs
 import hashlib
 import json
 from collections import Counter, defaultdict
@@ -273,7 +272,7 @@ def import_answers(folder: Path, paths: Sequence[Path]) -> int:
     new = []
     refused = 0
     for path in paths:
-        lines = files.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines()
+        lines = files.read_input(path).splitlines()
         for line_number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -337,8 +336,7 @@ def measure_agreement(folder: Path) -> JsonObject:
         ]
         figures = _measure("model", name, judged, model) | _measure("people", name, judged, people)
         for figure, bar in SHEETS[name].bar.items():
-            value = figures.get(figure)
-            mean = value.mean if isinstance(value, Interval) else value
+            mean = getattr(figures.get(figure), "mean", figures.get(figure))
             if mean is not None and mean < bar:
                 below.append(
                     f"{name} is below its bar: {figure} {mean:.2f}, and should be {bar:.2f}"

@@ -153,24 +153,16 @@ def split_dev(
     return benchmark._replace(dev=sorted(dev & {query.query_id for query in benchmark.queries}))
 
 
-def _join_equal_texts(queries: Iterable[Query], group: Mapping[str, str]) -> dict[str, str]:
+def _join_equal_texts(queries: Sequence[Query], group: Mapping[str, str]) -> dict[str, str]:
     """Return the name of each query's group: one name for all groups that share a query's text."""
-    first_names: dict[str, str] = {}  # by text
-    joined: dict[str, str] = {}
-    names = {}
-
-    def find(name: str) -> str:
-        while name in joined:
-            name = joined[name]
-        return name
-
+    names = {query.query_id: group.get(query.query_id, query.query_id) for query in queries}
+    first: dict[str, str] = {}  # text -> a query
     for query in queries:
-        names[query.query_id] = group.get(query.query_id, query.query_id)
-        name = find(names[query.query_id])
-        other = find(first_names.setdefault(query.text, name))
+        name = names[query.query_id]
+        other = names[first.setdefault(query.text, query.query_id)]
         if other != name:
-            joined[name] = other
-    return {query_id: find(name) for query_id, name in names.items()}
+            names = {key: other if value == name else value for key, value in names.items()}
+    return names
 
 
 def find_dev(task: str, data: str | None) -> frozenset[str]:

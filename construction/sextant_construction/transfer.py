@@ -34,18 +34,17 @@ class Pieces:
 
     def __init__(self, build: BuildPipeline) -> None:
         self._hashed = build.recipe.clean.hash_ids
-        self._of_document = defaultdict[str, list[str]](list)
-        self._of_parent = defaultdict[str, list[str]](list)
+        self._pieces = defaultdict[str, list[str]](list)  # of a document, or of a parent
         self._parents = dict[str, str]()
         for document in build.source.documents.stream():
             doc_id = document.doc_id
             origin = origin_of(doc_id, build.recipe.cut, build.source.separator)
             if self._hashed:
                 origin = origin.rpartition(":")[2]  # of a passage, without the parent
-            self._of_document[origin].append(doc_id)
             if document.parent:
-                self._of_parent[document.parent].append(doc_id)
                 self._parents[doc_id] = document.parent
+            for name in {origin, document.parent or origin}:
+                self._pieces[name].append(doc_id)
 
     @property
     def have_parents(self) -> bool:
@@ -59,10 +58,10 @@ class Pieces:
     def find_unit(self, judged: str) -> Unit:
         """Return the build's unit for a judged document, or for the parent of passages."""
         name = digest_id(judged) if self._hashed else judged
-        pieces = self._of_parent.get(name)
-        if not pieces and (pieces := self._of_document.get(name)):
+        pieces = self._pieces.get(name, ())
+        if pieces:
             name = self._parents.get(pieces[0], pieces[0])
-        return Unit(name, pieces or ())
+        return Unit(name, pieces)
 
 
 def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> list[Query]:
