@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
 from sextant.evals.scoring.statistics import BOUNDS, Interval
+from sextant.tools.platform.terminal import Cell, figure_cell
 
 Pairs = Sequence[tuple[str, str]]  # the two judges' values for parts of one item
 _DRAWS = 5_000  # of weights of the items
@@ -86,3 +87,12 @@ def _interval(values: np.ndarray, items: int) -> Interval:
         return Interval(mean, None, None)
     low, high = np.quantile(values[1:], BOUNDS)
     return Interval(mean, min(low, mean), max(high, mean))
+
+
+def interval_cell(
+    mean: float | None, low: float | None = None, high: float | None = None, form: str = "{:.2f}"
+) -> Cell:
+    """Return a cell of a table with a figure and its interval, as far as there are such."""
+    if mean is None or low is None or high is None:
+        return figure_cell(mean, form)
+    return Cell(f"{form} ({form} to {form})", figures=[mean, low, high])

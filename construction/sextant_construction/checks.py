@@ -44,11 +44,12 @@ from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import add_json_option, print_result
 from sextant.tools.platform.files import sextant_home
 from sextant.tools.platform.number_format import number, plural, queries
-from sextant.tools.platform.result_table import ResultTable, render_terminal
+from sextant.tools.platform.result_table import render_terminal, tabulate
 from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.retrievers.expressions import Expressions
 from sextant.tools.text import sentences
 from sextant_construction import condition_ladders, llm_judge, pool_comparison, recipe, release
+from sextant_construction.agreement import interval_cell
 from sextant_construction.pipeline import stable_order
 
 NDCG = "nDCG@10"
@@ -502,21 +503,24 @@ def render_checks(result: JsonMapping) -> str:
     rows = []
     for row in result["figures"]:
         form = "{}" if isinstance(row["value"], int) else "{:.4f}"
-        value = number(row["value"], form, "-")
-        if row["low"] is not None:
-            value += f" ({row['low']:.4f} to {row['high']:.4f})"
-        sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
-        bound = f"{row['at']} {row['bound']:g}"
-        rows.append([row["name"], row["what"], value, bound, sign, row["says"]])
+        rows.append(
+            {
+                "": row["name"],
+                "figure": row["what"],
+                "value": interval_cell(row["value"], row["low"], row["high"], form),
+                "at": f"{row['at']} {row['bound']:g}",
+                "is": {True: "fine", False: "look", None: "-"}[row["fine"]],
+                "says": row["says"],
+            }
+        )
     systems = ", ".join(f"{name} {number(mean)}" for name, mean in result["systems"].items())
     broken = [f"broken: {problem}" for problem in result["broken"]]
-    heads = ["", "figure", "value", "at", "is", "says"]
     return render_terminal(
         [
             f"{describe_task(dict(result))}  {queries(result['queries'])}",
             f"{result['metric']}: {systems}; the verifier's model: {model_name(result['lm'])}",
             *(broken or ["everything holds that must"]),
-            ResultTable("", heads, rows, names=(0, 1, 3, 4, 5)),
+            tabulate("", rows),
         ]
     )
 

@@ -38,7 +38,7 @@ from sextant.tools.platform import cli_options
 from sextant.tools.platform.cli import add_json_option, positive, print_result
 from sextant.tools.platform.files import InputFilePath, sextant_home
 from sextant.tools.platform.number_format import plural, queries
-from sextant.tools.platform.result_table import ResultTable, render_terminal
+from sextant.tools.platform.result_table import figure_cell, render_terminal, tabulate
 from sextant.tools.records import Document, Hit, JsonMapping, JsonObject
 from sextant.tools.retrievers.base import NullRetriever, Search
 from sextant.tools.session import Toolbox
@@ -287,7 +287,10 @@ def render_contamination(result: JsonMapping) -> str:
     for key, count in result["categories"].items():
         counts[f"Table 3, category {CATEGORIES[key]}"] = count
     total = result["queries"]
-    rows = [[name, f"{count:,}", f"{count / total:.1%}"] for name, count in counts.items()]
+    rows = [
+        {"queries": name, "number": count, "share": figure_cell(count / total, "{:.1%}")}
+        for name, count in counts.items()
+    ]
     notes = []
     if result["failed"]:
         notes.append(f"{result['failed']} without a usable guess count as not known")
@@ -297,7 +300,7 @@ def render_contamination(result: JsonMapping) -> str:
         [
             f"{describe_task(dict(result))}  {queries(total)}",
             f"what is known by heart to {model_name(result['lm'])}",
-            ResultTable("", ["queries", "number", "share"], rows),
+            tabulate("", rows),
             *notes,
             f"guesses: {result['guesses']}",
         ]

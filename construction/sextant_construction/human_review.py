@@ -22,21 +22,21 @@ from typing_extensions import TypedDict
 
 from sextant.evals import web_page
 from sextant.evals.run_folder import check_output
-from sextant.evals.scoring.statistics import Interval
 from sextant.tools import schemas
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import CommandParser, print_stderr
-from sextant.tools.platform.number_format import number, plural
-from sextant.tools.platform.result_table import ResultTable, show
+from sextant.tools.platform.number_format import plural
+from sextant.tools.platform.result_table import show, tabulate
 from sextant.tools.records import JsonObject
-from sextant_construction.agreement import agree
+from sextant_construction.agreement import agree, interval_cell
 
 Value = (
     str | list[str]
 )  # one of an item's values; on a sheet where many apply those that do, in the item's order
 NOBODY = "No person has checked this benchmark."
 GRADES = {"0": "no", "1": "in part", "2": "fully"}
+FIGURES = ("model agreement", "model kappa", "people agreement", "people kappa")
 _PAGE = Path(__file__).parent / "review_sheet"
 _FILE = "review/answers.jsonl"
 
@@ -392,14 +392,8 @@ def describe(folder: Path) -> str:
     checked = f"Checked by {plural(len(people), 'person', 'people')}: {judgements}"
     for name, sheet in sheets.items():
         if kappa := sheet.get("model kappa"):
-            checked += f"; {name}: kappa {_cell(kappa)}"
+            checked += f"; {name}: kappa {interval_cell(*kappa)}"
     return f"{'. '.join([checked, *below])}."
-
-
-def _cell(value: Interval | None) -> str:
-    if value is None or value.low is None:
-        return number(value and value.mean, "{:.2f}", "-")
-    return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
 def add_options(parser: CommandParser) -> None:
@@ -436,15 +430,14 @@ def command(arguments: Any) -> int:
     refused = import_answers(folder, arguments.answers)
     result = measure_agreement(folder)
     files.replace(folder / "review/agreement.json", json.dumps(result, indent=2) + "\n")
-    counts = ("judged", "offered", "divided")
-    figures = ("model agreement", "model kappa", "people agreement", "people kappa")
     rows = [
-        [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
+        {"sheet": name, **{key: sheet[key] for key in ("judged", "offered", "divided")}}
+        | {key: interval_cell(*(sheet.get(key) or [None])) for key in FIGURES}
         for name, sheet in result["sheets"].items()
     ]
     show(
         [
-            ResultTable("", ["sheet", *counts, *figures], rows),
+            tabulate("", rows),
             "kappa is - where nobody can be compared, or one side always says the same",
             *result["below"],
             describe(folder),

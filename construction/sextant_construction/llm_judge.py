@@ -34,11 +34,11 @@ from sextant.programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from sextant.tools.errors import SextantError, UsageError
 from sextant.tools.platform.cli import print_stderr
 from sextant.tools.platform.number_format import number, plural
-from sextant.tools.platform.result_table import ResultTable, render_terminal
+from sextant.tools.platform.result_table import figure_cell, render_terminal, tabulate
 from sextant.tools.records import JsonMapping, JsonObject, Query, total, usage_from_json, usage_json
 from sextant.tools.retrievers.base import NullRetriever
 from sextant.tools.session import Toolbox
-from sextant_construction.agreement import agree
+from sextant_construction.agreement import agree, interval_cell
 from sextant_construction.judge_correction import draw_true_grades, interval_of, measure_judge
 
 CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected
@@ -375,12 +375,9 @@ def _agree(pool: JudgingPool, grades: Sequence[tuple[float, float]]) -> Result:
 
 def describe_agreement(agreement: Result) -> str:
     """Return in a line how far the judge agrees with the release, and the cost of the sample."""
-    kappa, precision, recall = (
-        number(agreement[name], "{:.2f}") for name in ("kappa", "precision", "recall")
-    )
-    if interval := agreement["kappa_interval"]:
-        kappa += f" ({interval[0]:.2f} to {interval[1]:.2f})"
-    elif agreement["documents"]:
+    precision, recall = (number(agreement[name], "{:.2f}") for name in ("precision", "recall"))
+    kappa: str = interval_cell(agreement["kappa"], *(agreement["kappa_interval"] or ()))
+    if agreement["documents"] and agreement["kappa"] is None:
         kappa = "undefined, as all are alike to the release or to the judge"
     usage = agreement["usage"]
     price = number(usage["list_usd"], "${:.4f} at list price", "price unknown")
@@ -398,17 +395,9 @@ def describe_judge(result: Result) -> str:
     if not result["judged"]:
         return ""
     shares = result["judge"] or {}
-    rates = [f"{name} {_cell(rate)}" for name, rate in shares.items() if rate]
+    rates = [f"{name} {interval_cell(**rate)}" for name, rate in shares.items() if rate]
     unknown = "not known, nor are corrected means: the sample has documents of one grade only"
     return f"among what was judged, by the errors on the sample: {', '.join(rates) or unknown}"
-
-
-def _cell(rate: JsonMapping | None, digits: int = 2) -> str:
-    """Return an estimate with its interval."""
-    if rate is None:
-        return "-"
-    mean, low, high = (f"{rate[key]:.{digits}f}" for key in ("mean", "low", "high"))
-    return f"{mean} ({low} to {high})"
 
 
 def leave_one_system_out(pool: JudgingPool, grades: Graded) -> list[Result]:
@@ -447,23 +436,21 @@ def render_judgements(result: Result) -> str:
         return cost_estimate.render_estimate(result, [heading])
     metric = result["metric"]
     name = result["name"]
-    judgements = result["runs"][0]["by"]
     judged = plural(result["judged"], "document")
     if left := result["left"]:
         judged += f", {left} left for want of a usable answer,"
-    heads = ["run", *judgements, "corrected", "its own", "tau", "change"]
     rows = []
     parts = (result["runs"], result["left_out"], result["corrected"])
     for row, alone, corrected in zip(*parts, strict=True):
         rows.append(
-            [
-                Path(row["run"]).name,
-                *(f"{row['by'][key][metric]['mean']:.4f}" for key in judgements),
-                _cell(corrected, 4),
-                str(alone["relevant"]),
-                number(alone["tau"], "{:.2f}", "-"),
-                f"{alone['change']:.4f}",
-            ]
+            {
+                "run": Path(row["run"]).name,
+                **{key: figure_cell(by[metric]["mean"]) for key, by in row["by"].items()},
+                "corrected": corrected and interval_cell(**corrected, form="{:.4f}"),
+                "its own": alone["relevant"],
+                "tau": figure_cell(alone["tau"], "{:.2f}"),
+                "change": figure_cell(alone["change"]),
+            }
         )
     return render_terminal(
         [
@@ -472,7 +459,7 @@ def render_judgements(result: Result) -> str:
             describe_agreement(result["agreement"]),
             describe_judge(result),
             "",
-            ResultTable(f"{metric} by each of the judgements", heads, rows),
+            tabulate(f"{metric} by each of the judgements", rows),
             "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure",
             "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
             f"runs by {name} with and without these judgements, and the largest change of a run's mean",

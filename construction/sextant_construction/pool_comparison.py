@@ -14,8 +14,8 @@ from sextant.evals.papers.dataset_statistics import pool_size
 from sextant.evals.run_descriptions import describe_task
 from sextant.evals.scoring.metrics import measure_unjudged
 from sextant.tools.errors import UsageError
-from sextant.tools.platform.number_format import number, queries
-from sextant.tools.platform.result_table import ResultTable, render_terminal
+from sextant.tools.platform.number_format import queries
+from sextant.tools.platform.result_table import figure_cell, render_terminal, tabulate
 from sextant.tools.records import JsonMapping, JsonObject, Query
 from sextant.tools.retrievers.base import Retriever, Search
 from sextant_construction.recipes.pool import find_own, make_pools, relevant_ids
@@ -97,10 +97,9 @@ def _compare(
 def render_pool_comparison(environment: Environment, rows: Sequence[JsonMapping]) -> str:
     """Return the rows as a person reads them."""
     task = {key: getattr(environment, key) for key in ("task", "data", "split")}
-    heads = [*rows[0]]
+    name, *figures = rows[0]
     cells = [
-        [row["pools"], *(number(row.get(head), "{:.4f}", "-") for head in heads[1:])]
-        for row in rows
+        {name: row[name], **{head: figure_cell(row.get(head)) for head in figures}} for row in rows
     ]
     heading = f"{describe_task(task)}  {queries(len(environment.queries))}"
-    return render_terminal([heading, ResultTable("", heads, cells)])
+    return render_terminal([heading, tabulate("", cells)])
