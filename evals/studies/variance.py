@@ -95,7 +95,8 @@ class TaskVariance(NamedTuple):
 
 def name_levels(factors: JsonMapping) -> dict[str, str]:
     """Return the levels of a cell's factors as they are shown."""
-    return {name.removesuffix("="): str(level) for name, level in factors.items()}
+    shown = files.hide_folders({name: str(level) for name, level in factors.items()})
+    return {name.removesuffix("="): level for name, level in shown.items()}
 
 
 def read_runs(folder: Path) -> list[FactorRun]:
@@ -260,7 +261,7 @@ def make_sections(runs: Sequence[FactorRun]) -> list[ReportSection]:
 
 def describe_cells(cells: Iterable[JsonMapping], runs: Path) -> JsonObject:
     """Return the content of `cells.json`; paths are below the folder of runs."""
-    return {"cells": [_relative(cell, runs) for cell in cells]}
+    return dict(files.hide_folders({"cells": [_relative(cell, runs) for cell in cells]}))
 
 
 def _relative(cell: JsonMapping, runs: Path) -> JsonObject:
