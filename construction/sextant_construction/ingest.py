@@ -11,11 +11,13 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TextIO
+
+from pydantic import PositiveInt
 
 from sextant import environments
 from sextant.environments.base import Environment
@@ -36,7 +38,7 @@ from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.pages import need
 from sextant_construction.documents.readers import Limits
 from sextant_construction.folders import Listing
-from sextant_construction.row_joining import JoinColumns, Row, join_rows
+from sextant_construction.row_joining import JoinColumns, join_rows
 from sextant_construction.text_cleaning import CleanSettings, clean_text, compile_pattern
 from sextant_construction.types import BuildSource
 
@@ -45,7 +47,6 @@ TASK = "task:"
 DROPPED = (
     "dropped.jsonl"  # beside the documents: a line [id, reason, evidence] for each that is left out
 )
-_NAMED = 5  # files in a message
 _CONVERSATIONS = (
     "conversation",
     "conversations",
@@ -98,15 +99,15 @@ class CorpusSettings:
     language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = (
         ""
     )
-    pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
     sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
     file_seconds: Annotated[
-        int, "of HTML, XML, wikitext, PDF: seconds of a core that a document may take to read"
+        PositiveInt,
+        "of HTML, XML, wikitext, PDF: seconds of a core that a document may take to read",
     ] = 60
     file_memory: Annotated[
-        int, "MiB of memory that it may take; over a limit, it is left out and named"
+        PositiveInt, "MiB of memory that it may take; over a limit, it is left out and named"
     ] = 2048
-    file_text: Annotated[int, "MiB of text that it may have"] = 64
+    file_text: Annotated[PositiveInt, "MiB of text that it may have"] = 64
     follow_links: Annotated[
         bool, "whether links out of the folder are read, and what they lead to is released"
     ] = False
@@ -206,17 +207,10 @@ def name_piece(document: Document, number: int, separator: str) -> str:
 
 def origin_of(doc_id: str, cut: CutSettings, separator: str) -> str:
     """Return the id of the document, or passage, that a document of a build was cut from; its own if it was not cut."""
+    if not cut.by:
+        return doc_id
     ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
-    match = (
-        re.fullmatch(
-            f"(.+){ends}",
-            doc_id,
-            re.DOTALL,
-        )
-        if cut.by
-        else None
-    )
-    return match[1] if match else doc_id
+    return re.sub(rf"(?s)(?<=.){ends}\Z", "", doc_id)
 
 
 def _joint(separator: str) -> str:
@@ -242,9 +236,7 @@ class _Ingestion:
         self.counts = Counter[str]()
         self.groups = dict[str, str]()
         self.findings = cleaning.TextWarnings()
-        self.over_limits = list[str]()  # files that are left out, with the limit
         self._dropped: TextIO | None = None  # once the folder is there
-        self.wanted = compile_pattern(corpus.pattern)
         self.classify = need("py3langid", "languages").classify if corpus.language else None
         self.task: Environment | None = None
         self.root = Path()
@@ -291,15 +283,8 @@ class _Ingestion:
             store(self._cut(read, {*chosen}), folder / "documents")
             shutil.rmtree(raw)
         documents = StoredCorpus(folder / "documents")
-        said = [sources.say_links(self.files.left_out)]
-        if count := len(self.over_limits):
-            named = ", ".join(self.over_limits[:_NAMED]) + ", ..." * (count > _NAMED)
-            files = plural(count, "file or document is", "files or documents are")
-            said.append(
-                f"{files} left out, damaged or over corpus.file_seconds, file_memory or "
-                f"file_text: {named}"
-            )
-        warnings = list(filter(None, said))
+        links = sources.say_links(self.files.left_out)
+        warnings = list(filter(None, [links, *self.findings.say()]))
         if not documents:
             reason = f"no document of {self.corpus.path} is left: {json.dumps(self.counts)}"
             raise DataError("; ".join([reason, *warnings]))
@@ -308,7 +293,7 @@ class _Ingestion:
             "group": groups,
             "counts": self.counts,
             "twins": cleaning.find_duplicates(documents, self.clean.near),
-            "warnings": [*warnings, *self.findings.say()],
+            "warnings": warnings,
             "separator": self.separator,
             "opaque_ids": bool(self.task and self.task.opaque_ids),
         }
@@ -318,21 +303,12 @@ class _Ingestion:
         """Note an item that is left out: a line of dropped.jsonl."""
         self.counts[reason] += 1
         assert self._dropped
-        self._dropped.write(
-            disk.dumps(
-                [
-                    name,
-                    reason,
-                    evidence,
-                ]
-            )
-            + "\n"
-        )
+        self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
 
     def _leave_file(self, name: str, reason: str, evidence: str) -> None:
-        """Note a file that is over a limit."""
+        """Note a file that could not be read, which a person is told as well."""
         self._leave(name, reason, evidence)
-        self.over_limits.append(f"{name} ({evidence})" if evidence else name)
+        self.findings.add(reason, 1, f"{name} ({evidence})")
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""
@@ -390,10 +366,6 @@ class _Ingestion:
                 f"private: {min(released)!r} is the text or the title, which are released"
             )
         limits = Limits(names.file_seconds, names.file_memory, names.file_text)
-        if min(limits) < 1:
-            raise UsageError(
-                "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
-            )
         columns = (names.id, names.text, names.title, names.group, *names.private, names.join)
         fields = tuple(filter(None, (*columns, *names.headings)))
         rows = sources.read(
@@ -405,23 +377,17 @@ class _Ingestion:
             self._leave_file,
         )
         if names.join:
-            rows = self._join(rows)
+            columns = JoinColumns(
+                names.id or collections.IDS[0],
+                names.join,
+                names.text or collections.TEXTS[0],
+                names.title or "title",
+                names.headings,
+                names.heading_mark,
+            )
+            rows = join_rows(rows, columns)
         for location, row in rows:
             yield self._parse(location, row)
-
-    def _join(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the documents that rows become together."""
-        names = self.corpus
-        if names.private:
-            raise UsageError("corpus.join goes with no corpus.private: name one of them")
-        columns = JoinColumns(
-            names.join,
-            names.text or collections.TEXTS[0],
-            names.title or "title",
-            names.headings,
-            names.heading_mark,
-        )
-        return join_rows(rows, columns, names.id or collections.IDS[0])
 
     def _parse(self, location: str, row: dict[str, Any]) -> CorpusRow:
         """Return a row of a file by the columns that the recipe names, or the usual columns."""
@@ -430,25 +396,12 @@ class _Ingestion:
         def read_text(*columns: str) -> str:
             return _write_text(tables.pick_column(location, row, *columns), location)
 
+        usual = [column for column in collections.IDS if column in row]
+        id_columns = [names.id] if names.id else usual
         doc_id = ""
-        id_columns = [column for column in collections.IDS if column in row]
-        if names.id:
-            id_columns = [names.id]
         if id_columns:
-            doc_id = tables.read_id(
-                tables.pick_column(
-                    location,
-                    row,
-                    *id_columns,
-                ),
-                location,
-            )
+            doc_id = tables.read_id(tables.pick_column(location, row, *id_columns), location)
         text_columns = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
-        if not names.text and not row.keys() & {*text_columns}:
-            has = ", ".join(map(tables.abbreviate, row))
-            raise DataError(
-                f"{location}: no column is called as texts usually are; name it as corpus.text: {has:.300}"
-            )
         text = read_text(*text_columns)
         title = tables.check_text(
             row.get(names.title),
@@ -464,15 +417,12 @@ class _Ingestion:
         """Return the reason to leave a document out; "" if it stays."""
         if not text.strip():
             return "documents without a text"
-        if not self.wanted.search(text):
-            return "documents that `pattern` leaves out"
         if self.classify and self.classify(text[:2000])[0] != self.corpus.language:
             return f"documents in another language than {self.corpus.language}"
         return ""
 
     def _cut(self, read: Corpus, chosen: Collection[str]) -> Iterator[Document]:
         """Yield the chosen documents, cleaned, or the pieces that they are cut into."""
-        repeated = cleaning.find_boilerplate(read, self.clean.boilerplate)
         most = self.cut.max_chars or math.inf
         for document in read.stream():
             check_interrupts()
@@ -480,12 +430,8 @@ class _Ingestion:
             if doc_id not in chosen:
                 self._leave(doc_id, "documents outside the sample")
                 continue
-            text = clean_text(document.text, self.clean, repeated)
+            text = clean_text(document.text, self.clean)
             title = clean_text(document.title, self.clean)
-            if repeated:
-                lines = map(cleaning.digest_line, document.text.splitlines())
-                cut = sum(line in repeated for line in lines)
-                self.findings.add("lines that are cut as boilerplate", cut, doc_id)
             pieces = [replace(document, text=text, title=title)]
             if self.cut.by and text:
                 parent = document.parent or doc_id

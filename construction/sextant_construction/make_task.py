@@ -55,7 +55,7 @@ def make_task(
 
 def _read_documents(corpus: Sequence[Path], said: list[str]) -> Iterator[Document]:
     """Yield the documents of files and folders; `said` takes a line for each that is left out."""
-    whole = CleanSettings(boilerplate=1.0, near=0.0)
+    whole = CleanSettings(near=0.0)
     for path in corpus:
         with TemporaryDirectory() as kept:
             source = ingest(

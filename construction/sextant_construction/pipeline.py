@@ -187,6 +187,16 @@ class BuildPipeline:
             # Answers may lead to units that the rehearsal did not.
             look_ahead([])
 
+    def ask_rows(
+        self,
+        stage: str,
+        units: Iterable[StageInput],
+        most: int | None = None,
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield each passage of the units that an answer has a row for, with this row."""
+        for _, answer in self.ask(stage, units, most):
+            yield from answer.get(self._open(stage)[0].question.rows, {}).items()
+
     def drop(self, stage: str, item_id: str, reason: str, evidence: str = "") -> None:
         """Note that an item is left out, and the reason: a line of dropped.jsonl."""
         self._dropped[stage][reason] += 1

@@ -37,18 +37,10 @@ class WriteSettings:
     of: Annotated[
         str, "group: one is written for what all share; member: the query is itself a document"
     ] = "group"
-    show: Annotated[str, "what its writer is shown of documents: documents, or descriptions"] = (
-        "documents"
-    )
     style: Annotated[str, "how queries are worded, with examples of beginnings"] = (
         "a researcher's plain request"
     )
     words: Annotated[Sequence[int], "words of a query, at least and at most"] = (10, 60)
-    leaks: Annotated[
-        bool,
-        "drop queries that share rare words, names, numbers or runs of words with an answer",
-    ] = True
-    distinct: Annotated[bool, "drop queries that ask for what an earlier one asks for"] = True
 
 
 class QueryDraft(NamedTuple):
@@ -60,12 +52,7 @@ class QueryDraft(NamedTuple):
 
     def describe(self) -> str:
         """Return the label and the first descriptions of the group, as a text to search by."""
-        return " ".join(
-            [
-                self.label,
-                *self.descriptions[:SHOWN],
-            ]
-        )
+        return " ".join([self.label, *self.descriptions[:SHOWN]])
 
 
 def write(
@@ -82,11 +69,9 @@ def write(
     texts = _write(build, section, drafts)
     draft_of = {draft.label: draft for draft in drafts}
     answers = {draft.label: draft.members for draft in drafts}
-    if section.leaks:
-        texts = fix_leaks(build, texts, answers)
-    if section.distinct and texts:
-        texts = deduplicate_queries(build, texts, answers)
+    texts = fix_leaks(build, texts, answers)
     build.demand(texts)
+    texts = deduplicate_queries(build, texts, answers)
     return [(make_query(build, text), draft_of[label]) for label, text in texts.items()]
 
 
@@ -132,13 +117,7 @@ def _write(
                 "least_words": section.words[0],
                 "most_words": section.words[1],
             }
-            units.append(
-                StageInput(
-                    draft.label,
-                    inputs,
-                    _show_members(build, section, draft),
-                )
-            )
+            units.append(StageInput(draft.label, inputs, build.passages(draft.members[:SHOWN])))
         for unit, answer in build.ask("write", units, most=build.most_queries):
             text = " ".join(answer.get("query", "").split())
             if text and text not in texts.values():
@@ -147,22 +126,6 @@ def _write(
                 build.drop("write", unit.key, "an earlier query covers it")
     build.count("write", len(drafts), len(texts))
     return texts
-
-
-def _show_members(
-    build: BuildPipeline, section: WriteSettings, draft: QueryDraft
-) -> list[tuple[str, str]]:
-    """Return (id, text) of the first members, as the writer of a query sees them."""
-    texts = draft.descriptions
-    if section.show == "documents":
-        texts = [build.text(member) for member in draft.members]
-    return list(
-        zip(
-            draft.members,
-            texts,
-            strict=True,
-        )
-    )[:SHOWN]
 
 
 def find_leaks(build: BuildPipeline, text: str, answers: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ statutes of the paragraphs that HousingQA has (section 3.1).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from sextant.environments.readers import files as tables
@@ -26,6 +26,7 @@ Row = tuple[str, JsonObject]
 class JoinColumns(NamedTuple):
     """The columns of the rows."""
 
+    id: str  # of what is made of them
     join: str
     text: str
     title: str
@@ -34,11 +35,7 @@ class JoinColumns(NamedTuple):
     mark: str
 
 
-def join_rows(
-    rows: Iterable[Row],
-    columns: JoinColumns,
-    id_column: str,
-) -> Iterator[Row]:
+def join_rows(rows: Iterable[Row], columns: JoinColumns) -> Iterator[Row]:
     """Yield a row for each value of the column `join`: its id and title, and its rows' texts under
     headings.
 
@@ -51,65 +48,35 @@ def join_rows(
     ended = set()
     for value, rows_of_value in groupby(rows, read_value):
         lines: list[str] = []
-        above: Sequence[str] = ()
-        first_location = ""
+        above: list[str] = []
+        location = ""
         for location, row in rows_of_value:
-            if value in ended:
-                raise DataError(
-                    f"{location}: rows of {columns.join} = {value!r} were there before; sort the "
-                    f"file by that column"
-                )
-            first_location = first_location or location
             path = _read_path(location, row, columns)
-            lines += _new_headings(above, path)
+            same = len(
+                [*takewhile(lambda pair: pair[0] == pair[1], zip(above, path, strict=False))]
+            )
+            for level, heading in enumerate(path[same:], start=same + 1):
+                lines.append(f"{'#' * min(level, DEEPEST)} {heading}")
             lines.append(_read_text(location, row, columns.text))
             above = path
+        if value in ended:
+            raise DataError(
+                f"{location}: rows of {columns.join} = {value!r} were there before; sort the "
+                f"file by that column"
+            )
         ended.add(value)
-        yield (
-            first_location,
-            {
-                id_column: value,
-                columns.title: value,
-                columns.text: "\n\n".join(lines),
-            },
-        )
+        joined = {columns.id: value, columns.title: value, columns.text: "\n\n".join(lines)}
+        yield location, joined
 
 
-def _read_text(
-    location: str,
-    row: JsonMapping,
-    column: str,
-) -> str:
-    text = tables.check_text(
-        row.get(column),
-        location,
-        column,
-        optional=True,
-    )
-    return text.strip()
+def _read_text(location: str, row: JsonMapping, column: str) -> str:
+    return tables.check_text(row.get(column), location, column, optional=True).strip()
 
 
-def _read_path(
-    location: str,
-    row: JsonMapping,
-    columns: JoinColumns,
-) -> list[str]:
-    """Return the headings above a row's text, from the top."""
+def _read_path(location: str, row: JsonMapping, columns: JoinColumns) -> list[str]:
+    """Return the headings above a row's text, from the top; a heading is a line."""
     path = []
     for column in columns.headings:
         cell = _read_text(location, row, column)
-        parts = cell.split(columns.mark) if columns.mark else [cell]
-        # A heading is a line.
-        path += [" ".join(part.split()) for part in parts]
-    return [heading for heading in path if heading]
-
-
-def _new_headings(above: Sequence[str], path: Sequence[str]) -> list[str]:
-    """Return the headings of a path from the first on that differs from the path before."""
-    same = 0
-    while above[same : same + 1] == path[same : same + 1] != []:
-        same += 1
-    return [
-        f"{'#' * min(level, DEEPEST)} {heading}"
-        for level, heading in enumerate(path[same:], start=same + 1)
-    ]
+        path += cell.split(columns.mark) if columns.mark else [cell]
+    return [" ".join(heading.split()) for heading in path if heading.strip()]

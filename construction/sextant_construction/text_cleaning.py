@@ -3,24 +3,20 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Literal
 
 from rensa import RMinHash, RMinHashLSH
 
 from sextant.environments.readers.files import abbreviate
-from sextant.tools.corpus import Corpus, digest_text
+from sextant.tools.corpus import Corpus
 from sextant.tools.errors import DataError, UsageError
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document
 from sextant.tools.text import injection_kind, tokens, word_runs
 
-# documents, evenly spread, whose lines are counted: a share of 5 % is then known to 0.3 %
-_SAMPLE = 20_000
-_FEWEST = 10  # documents with a line; of fewer, a share says nothing
 _RUN = 5  # words
 # Bands of a signature, and hashes of a band: of pairs alike by 0.9, one in 5,000 is missed; by 0.8,
 # one in 70.
@@ -51,9 +47,6 @@ class CleanSettings:
     bylines: Annotated[
         Sequence[str], "regular expressions, ^ and $ at line ends: what they find is cut"
     ] = ()
-    boilerplate: Annotated[
-        float, "cut lines (three words and more, no headings) of more than this share of texts"
-    ] = 0.05
     near: Annotated[
         float, "Jaccard similarity of five-word runs that makes texts the same; 0: only equal ones"
     ] = 0.9
@@ -70,33 +63,16 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
 
 
-def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = ()) -> str:
-    """Return `text` without the parts that the section names; `boilerplate` is of `find_boilerplate`."""
-    before = text = unicodedata.normalize(
-        "NFC",
-        re.sub(
-            r"\r\n?",
-            "\n",
-            text,
-        ),
-    )
+def clean_text(text: str, clean: CleanSettings) -> str:
+    """Return `text` without the parts that the section names."""
+    before = text = unicodedata.normalize("NFC", re.sub(r"\r\n?", "\n", text))
     for byline in clean.bylines:
         text = compile_pattern(byline).sub("", text)
-    if boilerplate:
-        text = "\n".join(line for line in text.split("\n") if digest_line(line) not in boilerplate)
     if clean.urls != "keep":
         domain = clean.urls == "domain"
         text = _LINK.sub(r"\1 \2" if domain else r"\1", text)
         text = _URL.sub(lambda match: match[1] if domain else "", text)
-    return (
-        text
-        if text == before
-        else re.sub(
-            r"\n\s*\n",
-            "\n\n",
-            text,
-        ).strip()
-    )
+    return text if text == before else re.sub(r"\n\s*\n", "\n\n", text).strip()
 
 
 def replace_spans(text: str, spans: Mapping[str, str]) -> str:
@@ -108,58 +84,10 @@ def replace_spans(text: str, spans: Mapping[str, str]) -> str:
         raise DataError(
             f"{abbreviate(strange[0])} does not stand in the text, so it cannot be replaced"
         )
-    longest = "|".join(
-        map(
-            re.escape,
-            sorted(
-                spans,
-                key=len,
-                reverse=True,
-            ),
-        )
-    )
-    return (
-        re.sub(
-            longest,
-            lambda match: f"[{spans[match[0]]}]",
-            text,
-        )
-        if spans
-        else text
-    )
-
-
-def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
-    """Return the digests of lines that more than `share` of the documents have; equal documents count once."""
-    step = max(1, len(documents) // _SAMPLE)
-    counts = Counter[int]()
-    digests = set()
-    for document in (
-        islice(
-            documents.stream(),
-            0,
-            None,
-            step,
-        )
-        if share
-        else ()
-    ):
-        check_interrupts()
-        if (text_digest := digest_text(document.text)) not in digests:
-            digests.add(text_digest)
-            counts.update(set(map(digest_line, document.text.splitlines())))
-    return {
-        digest
-        for digest, count in counts.items()
-        if digest and count >= _FEWEST and count > share * len(digests)
-    }
-
-
-def digest_line(line: str) -> int:
-    """Return the digest of a line; 0 for a line that is not cut, however often it comes."""
-    if line.startswith(("#", "|", "```")) or len(tokens(line)) < 3:
-        return 0
-    return int.from_bytes(digest_text(" ".join(line.split()))[:8])
+    if not spans:
+        return text
+    longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))
+    return re.sub(longest, lambda match: f"[{spans[match[0]]}]", text)
 
 
 def find_duplicates(documents: Corpus, near: float) -> dict[str, str]:

@@ -16,17 +16,10 @@ from sextant.tools.errors import DataError, UnknownName, UsageError
 from sextant.tools.platform.number_format import plural
 from sextant_construction.documents import pages
 from sextant_construction.documents.markup import XmlPaths
-from sextant_construction.documents.readers import (
-    TOO_MUCH_TEXT,
-    USUAL,
-    Leave,
-    Limits,
-    Readers,
-)
-from sextant_construction.documents.reading import PACKAGES
+from sextant_construction.documents.readers import MIB, OVER_LIMIT, Leave, Limits, Readers
 from sextant_construction.folders import OUTSIDE, LeftOut, Listing, list_folder
 
-# To add one: a row here, and its reader in a file of this folder, which reading.py names.
+# To add one: a row here, and its reader in a file of this folder, which readers.py names.
 FORMS = {
     "table": (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"),
     "text": (".txt", ".text"),
@@ -39,7 +32,6 @@ FORMS = {
 }
 UNREADABLE = "files that cannot be read"
 OTHER_FORM = "files of another form, left out"
-_NAMED = 5  # links in a message
 
 
 def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
@@ -79,9 +71,8 @@ def say_links(left_out: Sequence[LeftOut]) -> str:
     outside = [f"{file.name} -> {file.evidence}" for file in left_out if file.reason == OUTSIDE]
     if not outside:
         return ""
-    named = ", ".join(outside[:_NAMED]) + ", ..." * (len(outside) > _NAMED)
     links_are = plural(len(outside), "link out of the folder is", "links out of the folder are")
-    return f"{links_are} left out: {named}; --follow-links takes them"
+    return f"{links_are} left out, e.g. {outside[0]}; --follow-links takes them"
 
 
 def read(
@@ -89,38 +80,31 @@ def read(
     files: Sequence[Path],
     form: str,
     record: XmlPaths,
-    limits: Limits = USUAL,
-    leave: Leave | None = None,
+    limits: Limits,
+    leave: Leave,
 ) -> tables.Rows:
-    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for damaged
-    data.
+    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for a damaged
+    table.
 
-    A file that is over the `limits`, or damaged and no table, is left out, of which `leave` is told:
-    its name, the reason, the evidence. Without `leave`, it is a DataError. Tables and plain texts are
-    read line by line, so no file of these stalls.
+    Another file that is damaged or over the `limits` is left out, of which `leave` is told: its
+    name, the reason, the evidence. Tables and plain texts are read line by line, so no file of these
+    stalls.
     """
-    leave = leave or _refuse
-    forms = [_find_form(path, form) for path in files]
-    for name in sorted({*forms} & pages.NEEDED.keys()):
-        pages.check_installed(*pages.NEEDED[name])
-    with Readers(
-        limits,
-        leave,
-        {form for form in forms if form in PACKAGES},
-    ) as readers:
-        for path, name in zip(files, forms, strict=True):
+    with Readers(limits, leave) as readers:
+        for path in files:
             doc_id = path.relative_to(root).as_posix() if path != root else path.name
-            if name == "table":
+            file_form = _find_form(path, form)
+            if file_form == "table":
                 yield from tables.read_table(path)
                 continue
             try:
                 tables.read_id(doc_id, str(path))
-                if name in PACKAGES:
-                    yield from readers.read(path, name, doc_id, record)
+                if file_form in ("text", "markdown"):
+                    yield str(path), {"id": doc_id, **pages.read_text(path, limits.text * MIB)}
                 else:
-                    yield str(path), {"id": doc_id, **pages.read_text(path, limits.text << 20)}
+                    yield from readers.read(path, file_form, doc_id, record)
             except raw_files.TooLarge as error:
-                leave(doc_id, TOO_MUCH_TEXT, str(error))
+                leave(doc_id, OVER_LIMIT, str(error))
             except DataError as error:
                 leave(doc_id, UNREADABLE, str(error))
 
@@ -133,7 +117,3 @@ def _find_form(path: Path, form: str) -> str:
             f"{path}: its name does not say what it is; give its form, as corpus.form: {', '.join(FORMS)}"
         )
     return forms[0]
-
-
-def _refuse(name: str, reason: str, evidence: str) -> None:
-    raise DataError(f"{name} is one of {reason}{evidence and f' ({evidence})'}")

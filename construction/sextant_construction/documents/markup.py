@@ -24,14 +24,6 @@ from sextant_construction.documents.pages import NEEDED, need, read_text
 _NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)
 _LEFT_OUT = ("ref", "gallery", "references", "timeline")
 _PAGE = ("id", "title", "revision/{*}text")  # of a dump
-# Marks; a page that shows a mark in <nowiki> is left to the parser.
-_FEW_UNCLOSED = 100
-# A character for private use -> an opening mark, and the pattern of the mark and its end.
-_PAIRS = {
-    "\ue000": ("{{", re.compile(r"(?P<open>\{\{)|\}\}")),
-    "\ue001": ("[[", re.compile(r"(?P<open>\[\[)|\]\]")),
-    "\ue002": ("{|", re.compile(r"^[ \t:*#;]*(?P<open>\{\|)|\|\}", re.MULTILINE)),
-}
 _LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
 
 
@@ -130,46 +122,11 @@ def write_markdown(wikitext: str) -> str:
 
     It has headings, lists, tables, and infoboxes as lists.
     """
-    marks = {}  # a stand-in for each mark that is hidden
-    for stand_in, (mark, pattern) in _PAIRS.items():
-        hidden = _hide_unclosed(wikitext, mark, pattern, stand_in)
-        if hidden != wikitext:
-            wikitext = hidden
-            marks[stand_in] = mark
     code = need(*NEEDED["wikitext"]).parse(wikitext)
     wikicode_type = type(code)
     written = "".join(_write(wikicode_type([node])) for node in code.nodes)
     written = _LIST.sub(lambda match: " " * len(match[1]) + "- ", written)
-    for stand_in, mark in marks.items():
-        written = written.replace(stand_in, mark)
     return re.sub(r"\n\s*\n", "\n\n", written).strip()
-
-
-def _hide_unclosed(wikitext: str, mark: str, pattern: re.Pattern[str], stand_in: str) -> str:
-    """Return wikitext with a stand-in for each mark that nothing closes, if they are many.
-
-    They are text, but the parser would read the rest of the page for each of them to learn that.
-    """
-    if wikitext.count(mark) <= _FEW_UNCLOSED or stand_in in wikitext:
-        return wikitext
-    unclosed: list[re.Match[str]] = []
-    for match in pattern.finditer(wikitext):
-        if match["open"]:
-            unclosed.append(match)
-        elif unclosed:
-            unclosed.pop()
-    if len(unclosed) <= _FEW_UNCLOSED:
-        return wikitext
-    ends = [0, *(match.end("open") for match in unclosed)]
-    starts = [*(match.start("open") for match in unclosed), len(wikitext)]
-    return stand_in.join(
-        wikitext[end:start]
-        for end, start in zip(
-            ends,
-            starts,
-            strict=True,
-        )
-    )
 
 
 def _write(code: Any) -> str:

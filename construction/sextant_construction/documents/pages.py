@@ -7,14 +7,13 @@ A page of a scanned PDF has no text; nothing is recognised from images.
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from sextant.environments.readers import raw_files
-from sextant.tools.errors import DataError, UsageError
+from sextant.tools.errors import UsageError
 from sextant.tools.platform.installation import CONSTRUCTION, explain_missing
 
 NEEDED = {  # form -> the package that reads it, and what needs it
@@ -32,24 +31,11 @@ def need(package: str, purpose: str) -> Any:
     """
     # Its messages come as an error, with the location.
     logging.getLogger(package).setLevel(logging.CRITICAL)
-    check_installed(package, purpose)
     try:
         return import_module(package)
     except ImportError as error:
-        raise _missing(error.name, purpose) from None
-
-
-def check_installed(package: str, purpose: str) -> None:
-    """Raise UsageError, with the command that installs it, if a package is missing.
-
-    It is not imported.
-    """
-    if find_spec(package) is None:
-        raise _missing(package, purpose)
-
-
-def _missing(package: str | None, purpose: str) -> UsageError:
-    return UsageError(f"{purpose} need {explain_missing(package, 'sources', CONSTRUCTION)}")
+        missing = explain_missing(error.name, "sources", CONSTRUCTION)
+        raise UsageError(f"{purpose} need {missing}") from None
 
 
 def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
@@ -92,15 +78,8 @@ def read_html(path: Path) -> Mapping[str, str]:
 def read_pdf(path: Path) -> Mapping[str, str]:
     """Return the text of a PDF, a blank line after each page."""
     pypdf = need(*NEEDED["pdf"])
-    try:
-        with pypdf.PdfReader(path) as file:
-            return {"text": "\n\n".join(page.extract_text() for page in _list_pages(file))}
-    except (MemoryError, RecursionError):
-        raise
-    except Exception as error:  # noqa: BLE001 - of a damaged file, the reader fails in many ways
-        raise DataError(
-            f"{path} cannot be read as PDF ({str(error) or type(error).__name__:.100})"
-        ) from None
+    with pypdf.PdfReader(path) as file:
+        return {"text": "\n\n".join(page.extract_text() for page in file.pages)}
 
 
 def read_docx(path: Path) -> Mapping[str, str]:
@@ -114,13 +93,3 @@ def read_docx(path: Path) -> Mapping[str, str]:
         level = re.fullmatch(r"Heading (\d)", block.style.name)
         blocks.append(f"{'#' * int(level[1])} {block.text}" if level else block.text)
     return {"title": document.core_properties.title, "text": "\n\n".join(blocks)}
-
-
-def _list_pages(file: Any) -> Iterator[Any]:
-    """Yield each page once: a tree that names a page many times may make a small file endless."""
-    visited = {None}
-    for page in file.pages:
-        number = page.indirect_reference and page.indirect_reference.idnum
-        if number is None or number not in visited:
-            yield page
-        visited.add(number)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, Self
 
+from pydantic import Field
+
 from sextant.environments.base import Grades
 from sextant.evals.scoring.text_similarity import jaccard
 from sextant.tools.errors import DataError
@@ -30,6 +32,10 @@ from sextant_construction.pipeline import (
 from sextant_construction.recipe import Recipe
 from sextant_construction.types import Benchmark, StageInput
 
+# As benchmark.toml has it: it stands in the name of a retriever, where a word alone is a lens
+ATTRIBUTE = r'^([^"]*\S\s+\S[^"]*)?$'
+# Readings in which labels are collapsed, at most
+ROUNDS = 3
 # Characters of a member that a validator is shown next to its attribute.
 BEGINNING = 300
 # Members that the parts of a large group share, so that they are judged by the same majority.
@@ -48,7 +54,11 @@ class AttributeSettings:
     lens: Annotated[
         str, "stance, failure or proof: wordings for all of this; empty where they are your own"
     ] = ""
-    attribute: Annotated[str, "what is to be written down of a document"] = ""
+    attribute: Annotated[
+        str,
+        "what is to be written down of a document: two words or more",
+        Field(pattern=ATTRIBUTE),
+    ] = ""
     further: Annotated[dict[str, str], "what else is to be written down, by name"] = field(
         default_factory=dict
     )
@@ -73,7 +83,6 @@ class ExtractSettings:
     """Writing down the attribute."""
 
     batch: Annotated[int, "documents in a call; 1 for long ones"] = 15
-    chars: Annotated[int, "characters of each document that are read; 0 all"] = 0
     label_words: Annotated[str, "how many words a label has"] = "three to eight"
 
 
@@ -86,8 +95,6 @@ class GroupSettings:
     ] = True
     batch: Annotated[int, "descriptions in a call that labels"] = 80
     labels: Annotated[int, "labels in a call that collapses"] = 150
-    rounds: Annotated[int, "how often labels are collapsed at most"] = 3
-    enough: Annotated[float, "share of labels that change, under which rounds end"] = 0.02
     merge: Annotated[
         int, "groups in a call that merges what is worded differently; 0 leaves that out"
     ] = 8
@@ -212,7 +219,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         {"gold": gold, **pooled},
         provenance,
         lens=lens,
-        attribute=_word_for_index(recipe.attribute.attribute),
+        attribute=" ".join(recipe.attribute.attribute.split()),
     )
 
 
@@ -245,16 +252,6 @@ def _grade_groups(
     return pool_judging.regrade(build, recipe.attribute.lens, requests)
 
 
-def _word_for_index(attribute: str) -> str:
-    """Return an attribute's own wording as the retriever `get_lens` takes it.
-
-    That is one line of more than one word, without `"`: it stands in that retriever's name, in
-    "...", and a single word there is the name of a lens.
-    """
-    words = attribute.replace('"', "'").split()
-    return " ".join(["what to write down:", *words] if len(words) == 1 else words)
-
-
 def _screen(build: BuildPipeline, wording: str) -> list[str]:
     """Return the documents that may be relevant, each text once, in `stable_order`."""
     screen: ScreenSettings = build.recipe.screen
@@ -266,10 +263,8 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
         StageInput(batch[0], inputs, build.passages(batch))
         for batch in overlapping_slices(doc_ids, screen.batch)
     )
-    category_of = {}
-    for _, answer in build.ask("screen", units):
-        for doc_id, row in answer.get("sorted", {}).items():
-            category_of[doc_id] = row["kind"]
+    rows = build.ask_rows("screen", units)
+    category_of = {doc_id: row["kind"] for doc_id, row in rows}
     categories = list(screen.kinds)
     build.review(
         "screening",
@@ -297,19 +292,18 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
         StageInput(
             batch[0],
             inputs,
-            build.passages(batch, settings.chars, attribute.private),
+            build.passages(batch, private=attribute.private),
         )
         for batch in overlapping_slices(doc_ids, settings.batch)
     )
     notes = {}
     most = math.ceil(len(build.source.documents) / settings.batch)
-    for _, answer in build.ask("extract", units, most=most):
-        for doc_id, row in answer.get("found", {}).items():
-            description = row["attribute"].strip()
-            if description:
-                notes[doc_id] = AttributeNote(description, row["label"].strip())
-            else:
-                build.drop("extract", doc_id, "attribute absent")
+    for doc_id, row in build.ask_rows("extract", units, most):
+        description = row["attribute"].strip()
+        if description:
+            notes[doc_id] = AttributeNote(description, row["label"].strip())
+        else:
+            build.drop("extract", doc_id, "attribute absent")
     verdicts = dict.fromkeys(notes, "right")
     build.review(
         "annotation",
@@ -344,10 +338,8 @@ def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
             )
             for batch in wave
         ]
-        for _, answer in build.ask("label", units, most=most):
-            for doc_id, row in answer.get("labels", {}).items():
-                if label := row["label"].strip():
-                    labels[doc_id] = label
+        rows = build.ask_rows("label", units, most)
+        labels |= {doc_id: row["label"].strip() for doc_id, row in rows if row["label"].strip()}
     build.count("label", len(notes), len(labels))
     return labels
 
@@ -360,8 +352,8 @@ def _collapse(
     """Return groups of documents whose labels mean the same."""
     group: GroupSettings = build.recipe.group
     canonical = {label: label for label in labels.values()}
-    most = group.rounds * (1 + len(notes) // group.labels)
-    for turn in range(group.rounds):
+    most = ROUNDS * (1 + len(notes) // group.labels)
+    for turn in range(ROUNDS):
         # Every other round goes through the labels from the other end, so that the lots differ.
         remaining = sorted(set(canonical.values()), reverse=turn % 2 == 0)
         examples = defaultdict(list)
@@ -378,7 +370,7 @@ def _collapse(
             if row["label"] != row["canonical"]
         }
         canonical = {label: _follow(moved, target) for label, target in canonical.items()}
-        if len(moved) <= group.enough * len(remaining):
+        if not moved:
             break
     groups: Groups = {}
     for doc_id, label in labels.items():
@@ -467,92 +459,57 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
 
 
 def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
-    """Return the groups without the members that do not belong, and these members."""
+    """Return the groups without the members that do not belong, and these members.
+
+    Of a group that loses more than `PARTIAL`, nothing says that the others have one point, nor of a
+    group that loses too many: they are dropped.
+    """
     least = build.recipe.limits.min_positives
     large = {
         label: stable_order(members) for label, members in groups.items() if len(members) >= least
     }
-    build.drop_all(
-        "validate", [label for label in groups if label not in large], "groups too small"
-    )
+    small = [label for label in groups if label not in large]
+    build.drop_all("validate", small, "groups too small")
     if not build.recipe.group.validate:
         return large, {}
-    valid: Groups = {}
-    near: Groups = {}
-    halves = _remove_strangers(build, notes, large, valid, near, last=False)
-    _remove_strangers(build, notes, halves, valid, near, last=True)
-    shown = {}
-    strange = {}
-    for label, members in [*valid.items()]:
-        if len(members) < least:
-            build.drop("validate", label, "too few members are left")
-            del valid[label]
-            continue
-        strange[label] = near.get(label, [])[:2]
-        shown[label] = [*members[:6], *strange[label]]
-    # People find strangers among the first members.
-    build.review(
-        "clusters",
-        strange,
-        lambda label: build.choice(
-            "label",
-            label,
-            shown[label],
-            BEGINNING,
-        ),
-    )
-    for label, strangers in strange.items():
-        valid[label] = [member for member in valid[label] if member not in strangers]
-    build.count("validate", len(groups), len(valid))
-    return valid, near
-
-
-def _remove_strangers(
-    build: BuildPipeline, notes: Notes, groups: Groups, valid: Groups, near: Groups, *, last: bool
-) -> Groups:
-    """Put members that belong into `valid` and others into `near`; return groups to be read again.
-
-    A group that loses more than `PARTIAL` may have two points: each half has to hold by itself in
-    another reading, and in the `last` one such a group is dropped.
-    """
     units = []
-    for label, members in groups.items():
+    for label, members in large.items():
         for batch in overlapping_slices(members, build.recipe.group.validate, OVERLAP):
             passages = [
                 (doc_id, f"{notes[doc_id].attribute}\n{text}")
                 for doc_id, text in build.passages(batch, BEGINNING)
             ]
-            units.append(
-                StageInput(
-                    (label, batch),
-                    {"label": label},
-                    passages,
-                )
-            )
-    removed: Groups = {label: [] for label in groups}
+            units.append(StageInput(label, {"label": label}, passages))
+    removed: Groups = {label: [] for label in large}
     better: dict[str, str] = {}
-    most = 1 + len(notes) // build.recipe.limits.min_positives
-    for unit, answer in build.ask("validate", units, most=most):
-        label, _ = unit.key
-        for doc_id, row in answer.get("members", {}).items():
-            if not row["belongs"] and doc_id not in removed[label]:
-                removed[label].append(doc_id)
-        better.setdefault(label, answer.get("better", "").strip() or label)
-    halves: Groups = {}
-    for label, members in groups.items():
-        gone = removed[label]
-        stay = [doc_id for doc_id in members if doc_id not in gone]
-        if len(gone) <= PARTIAL * len(members):
-            valid.setdefault(better[label], []).extend(stay)
-            near.setdefault(better[label], []).extend(gone)
-        elif last:
-            evidence = f"{len(gone)} of {len(members)} members do not belong"
+    for unit, answer in build.ask("validate", units, most=1 + len(notes) // least):
+        rows = answer.get("members", {})
+        removed[unit.key] += [doc_id for doc_id, row in rows.items() if not row["belongs"]]
+        better.setdefault(unit.key, answer.get("better", "").strip() or unit.key)
+    valid: Groups = {}
+    near: Groups = {}
+    for label, members in large.items():
+        staying = [doc_id for doc_id in members if doc_id not in removed[label]]
+        gone = len(members) - len(staying)
+        if gone > PARTIAL * len(members) or len(staying) < least:
+            evidence = f"{gone} of {len(members)} members do not belong"
             build.drop("validate", label, "no one point", evidence)
-        else:
-            halves.setdefault(better[label], []).extend(stay)
-            [(name, _)] = Counter(notes[doc_id].label for doc_id in gone).most_common(1)
-            halves.setdefault(name or label, []).extend(gone)
-    return {label: stable_order(members) for label, members in halves.items()}
+            continue
+        name = better[label]
+        valid[name] = list(dict.fromkeys([*valid.get(name, ()), *staying]))
+        near[name] = list(dict.fromkeys([*near.get(name, ()), *removed[label]]))
+    # People find strangers among the first members.
+    strange = {label: near[label][:2] for label in valid}
+    shown = {label: [*members[:6], *strange[label]] for label, members in valid.items()}
+    build.review(
+        "clusters",
+        strange,
+        lambda label: build.choice("label", label, shown[label], BEGINNING),
+    )
+    for label, strangers in strange.items():
+        valid[label] = [member for member in valid[label] if member not in strangers]
+    build.count("validate", len(groups), len(valid))
+    return valid, near
 
 
 def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:

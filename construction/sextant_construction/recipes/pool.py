@@ -88,7 +88,7 @@ class ObjectiveSettings:
 class PoolRecipe(Recipe):
     """The sections of the recipe."""
 
-    clean: CleanSettings = CleanSettings(boilerplate=0.0, near=0.0)
+    clean: CleanSettings = CleanSettings(near=0.0)
     limits: LimitsSettings = LimitsSettings(min_positives=1)
     release: ReleaseSettings = ReleaseSettings(metrics=["nDCG@10", "R@5", "R@20"])
     candidates: CandidatesSettings = CandidatesSettings()

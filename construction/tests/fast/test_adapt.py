@@ -191,11 +191,11 @@ def test_paragraphs_of_statutes_become_documents_of_the_first_three_headings(tmp
 
 
 def test_rows_of_a_state_that_are_not_together_are_refused():
-    columns = row_joining.JoinColumns("state", "text", "title", (), "")
+    columns = row_joining.JoinColumns("_id", "state", "text", "title", (), "")
     rows = [("line 1", {"state": "Ohio"}), ("line 2", {"state": "Utah"})]
     again = [*rows, ("line 3", {"state": "Ohio", "text": "x"})]
     with pytest.raises(DataError, match="line 3: rows of state = 'Ohio' were there before"):
-        list(row_joining.join_rows(again, columns, "_id"))
+        list(row_joining.join_rows(again, columns))
 
 
 def test_a_tenth_of_the_queries_is_for_dev_and_a_hundred_at_most(tmp_path):
@@ -215,15 +215,13 @@ def test_a_tenth_of_the_queries_is_for_dev_and_a_hundred_at_most(tmp_path):
 
 def test_a_document_that_was_left_out_takes_its_queries_with_it(tmp_path):
     task, _ = write_task(tmp_path)
-    others = {"cut": {"by": ""}, "clean": {"hash_ids": True}}
-    folder = prepare(
-        tmp_path / "home", "adapt", str(task), corpus={"pattern": r"\A(?!.*boiling)"}, **others
-    )
+    others = {"cut": {"by": "", "max_chars": len(OLD["o2"]) - 1}, "clean": {"hash_ids": True}}
+    folder = prepare(tmp_path / "home", "adapt", str(task), **others)
     ingested, transferred = build(folder)["stages"]
     assert sorted(len(of) for of in load(folder).judgements["gold"].qrels.values()) == [1, 1, 2]
     assert dropped(folder) == [("q2 o2", "the relevant document is not in the corpus", "")]
     assert not load(folder).max_p
-    why = {"documents that `pattern` leaves out": 1, "files of another form, left out": 2}
+    why = {"texts that are too short or too long": 1, "files of another form, left out": 2}
     assert ingested == {
         "stage": "ingest",
         "went_in": 6,

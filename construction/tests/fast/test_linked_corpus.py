@@ -26,7 +26,7 @@ def test_a_build_has_nothing_that_a_link_leads_to_and_says_which_links_those_are
     line = next(
         line for line in said.splitlines() if "links out of the folder are left out" in line
     )
-    assert line.startswith("4 links") and "notes.txt -> " in line and "--follow-links" in line
+    assert line.startswith("4 links") and "chain.txt -> " in line and "--follow-links" in line
     written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert b"the bells of the town" in written and SECRET.encode() not in written
     rows = [json.loads(line) for line in (folder / "dropped.jsonl").read_text().splitlines()]
@@ -45,7 +45,7 @@ def test_the_option_is_written_into_a_recipe_and_a_corpus_of_nothing_but_links_s
     (only / "notes.txt").symlink_to(corpus / "a.txt")
     with pytest.raises(
         DataError,
-        match=r"1 link out of the folder is left out: notes\.txt -> .*--follow-links takes",
+        match=r"1 link out of the folder is left out, e\.g\. notes\.txt -> .*--follow-links takes",
     ):
         documents.list_files(only, "")
     for options, value in (((), "false"), (("--follow-links",), "true")):

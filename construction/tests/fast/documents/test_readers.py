@@ -9,7 +9,9 @@ from pdfs import make_pdf
 
 from sextant.tools.errors import DataError, UsageError
 from sextant_construction import documents
+from sextant_construction.documents import pages
 from sextant_construction.documents.markup import XmlPaths, write_markdown
+from sextant_construction.documents.readers import Limits
 
 PAGE = """<html><head><title>Tide tables</title></head><body><nav><a href="/">Home</a> <a href="/b">About us</a></nav>
 <article><h1>Tide tables</h1><p>The harbour publishes its tide tables twice a year, and says when the water comes.</p>
@@ -60,12 +62,16 @@ TRIALS = """<trials><study><nct>N1</nct><title>On  digoxin</title><eligibility><
 <b>only</b></criteria></eligibility></study><study><nct>N2</nct><title>Other</title></study></trials>"""
 
 
+def refuse(name, reason, evidence):
+    raise DataError(f"{name}: {reason} ({evidence})")
+
+
 def read(path, form="", record=None):
     listed = documents.list_files(path, form)
     counts = Counter(one.reason for one in listed.left_out)
-    return [
-        row for _, row in documents.read(path, listed.files, form, record or XmlPaths())
-    ], counts
+    limits = Limits(seconds=60, memory=2048, text=64)
+    rows = documents.read(path, listed.files, form, record or XmlPaths(), limits, refuse)
+    return [row for _, row in rows], counts
 
 
 def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_without_hidden_files(
@@ -184,8 +190,8 @@ BOMB = "<!DOCTYPE r [<!ENTITY a 'x'>" + "".join(
             b'<!DOCTYPE r [<!ENTITY x SYSTEM "file:///etc/passwd">]><r>&x;</r>',
             "a.xml is not whole XML",
         ),
-        ("a.pdf", b"%PDF-1.4 torn", "a.pdf cannot be read as PDF"),
-        ("a.pdf", make_pdf("cut off")[:200], "a.pdf cannot be read as PDF"),
+        ("a.pdf", b"%PDF-1.4 torn", "a.pdf cannot be read as pdf"),
+        ("a.pdf", make_pdf("cut off")[:200], "a.pdf cannot be read as pdf"),
         ("a.parquet", b"PAR1", "a.parquet cannot be read as Parquet"),
         ("a.jpg", b"", "holds no file that is read"),
     ],
@@ -197,11 +203,8 @@ def test_damage_is_one_line_with_its_place(tmp_path, name, content, said):
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_is_missing_says_what_to_install(tmp_path, monkeypatch):
-    (tmp_path / "a.pdf").write_bytes(make_pdf("x"))
+def test_what_is_missing_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
-    with pytest.raises(
-        UsageError,
-        match=r"PDFs need the package pypdf, which is not installed; run .*construction\[sources\]'",
-    ):
-        read(tmp_path)
+    said = r"PDFs need the package pypdf, which is not installed; run .*construction\[sources\]'"
+    with pytest.raises(UsageError, match=said):
+        pages.need(*pages.NEEDED["pdf"])
