@@ -13,9 +13,7 @@ from typing import NamedTuple
 from sextant.tools.errors import DataError
 
 OUTSIDE = "links out of the folder"
-NOWHERE = "links to nothing, or in a circle"
-LINKS_READ_AGAIN = "links to folders that are read anyway"
-HIDDEN = "links to hidden files"
+OTHER_LINK = "links to nothing, to hidden files, or to folders that are read anyway"
 NO_FILE = "neither files nor folders"
 
 
@@ -43,23 +41,22 @@ def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
     root = folder.resolve()
     files = []
     left_out = []
-    opened = {_identify(root)}
+    opened = {root}
     waiting = [folder]
     while waiting:
         for path in _list_entries(waiting.pop()):
-            linked = path.is_symlink()
-            reason = _judge_link(path, root, follow_links=follow_links) if linked else ""
+            reason = _refuse_link(path, root, follow_links=follow_links)
             if not reason and path.is_dir():
-                identity = _identify(path)
-                if identity not in opened:
-                    opened.add(identity)
+                target = path.resolve()
+                if target not in opened:
+                    opened.add(target)
                     waiting.append(path)
                     continue
-                reason = LINKS_READ_AGAIN
+                reason = OTHER_LINK
             elif not reason and not path.is_file():  # a pipe would be waited for without end
                 reason = NO_FILE
             if reason:
-                evidence = str(path.readlink()) if linked else ""
+                evidence = str(path.readlink()) if path.is_symlink() else ""
                 left_out.append(LeftOut(path.relative_to(folder).as_posix(), reason, evidence))
             else:
                 files.append(path)
@@ -73,19 +70,14 @@ def _list_entries(folder: Path) -> list[Path]:
         raise DataError(f"{str(folder)[:200]} cannot be read: {error.strerror or error}") from None
 
 
-def _judge_link(path: Path, root: Path, *, follow_links: bool) -> str:
-    """Return why a link is left out; "" if it is not."""
-    try:
-        target = path.resolve(strict=True)
-    except (OSError, RuntimeError):  # RuntimeError for a circle, until Python 3.13
-        return NOWHERE
+def _refuse_link(path: Path, root: Path, *, follow_links: bool) -> str:
+    """Return why a link is left out; "" if it is not, and for what is no link."""
+    if not path.is_symlink():
+        return ""
+    if not path.exists():
+        return OTHER_LINK
+    target = path.resolve()
     if not target.is_relative_to(root):
         return "" if follow_links else OUTSIDE
-    if any(component.startswith(".") for component in target.relative_to(root).parts):
-        return HIDDEN
-    return LINKS_READ_AGAIN if target.is_dir() else ""
-
-
-def _identify(folder: Path) -> tuple[int, int]:
-    status = folder.stat()
-    return status.st_dev, status.st_ino
+    hidden = any(component.startswith(".") for component in target.relative_to(root).parts)
+    return OTHER_LINK if hidden or target.is_dir() else ""

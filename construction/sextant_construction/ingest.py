@@ -1,7 +1,7 @@
 """From files of people to documents: read, cleaned, and cut into pieces. Nothing is sent
 anywhere.
 
-A document is in memory at a time; of all of them, ids and groups. The result is kept in a folder,
+A document is in memory at a time; of all of them, ids, groups and private texts. The result is kept in a folder,
 and opens at once while the files, the sections of the recipe and this code are the same.
 """
 
@@ -11,8 +11,8 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TextIO
@@ -34,7 +34,6 @@ from sextant.tools.records import Document
 from sextant.tools.text import message_text
 from sextant_construction import documents as sources
 from sextant_construction import text_cleaning as cleaning
-from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.pages import need
 from sextant_construction.documents.readers import Limits
 from sextant_construction.folders import Listing
@@ -42,7 +41,7 @@ from sextant_construction.row_joining import JoinColumns, join_rows
 from sextant_construction.text_cleaning import CleanSettings, clean_text, compile_pattern
 from sextant_construction.types import BuildSource
 
-Cut = Literal["", "turns", "snippets", "chunks", "sections"]
+Cut = Literal["", "turns", "chunks", "sections"]
 TASK = "task:"
 DROPPED = (
     "dropped.jsonl"  # beside the documents: a line [id, reason, evidence] for each that is left out
@@ -60,16 +59,12 @@ _SPEAKER = (
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """Where the documents are, and which of them are taken. A column of XML is a path in the record."""
+    """Where the documents are, and which of them are taken."""
 
     path: Annotated[str, "file, folder of files, or task (task:obliq/twitter)"] = ""
     data: Annotated[str, "of a task: mini, full or a folder; empty: full where that is fetched"] = (
         ""
     )
-    form: Annotated[
-        str,
-        "table, text, markdown, html, pdf, docx, wikitext or xml; empty: as the files' names say",
-    ] = ""
     id: Annotated[str, "column of the id; empty: a usual one, or else a digest of the text"] = ""
     text: Annotated[
         str, "column of the text, or of a list of {role, content}; empty: a usual one"
@@ -93,9 +88,6 @@ class CorpusSettings:
     record: Annotated[
         str, "of XML: element that is a document; empty: a file is one (of a wiki's dump, a page)"
     ] = ""
-    sections: Annotated[dict[str, str], "of XML: path by heading; none: all text"] = field(
-        default_factory=dict
-    )
     language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = (
         ""
     )
@@ -118,10 +110,9 @@ class CutSettings:
     """How documents are cut into the pieces that are searched; a document's pieces have it as their parent."""
 
     by: Annotated[
-        Cut, "turns (of speakers), snippets, chunks, sections (of Markdown); empty: they stay whole"
+        Cut, "turns (of speakers), chunks, sections (of Markdown); empty: they stay whole"
     ] = ""
     speaker: Annotated[str, "turns: regular expression of what begins one"] = _SPEAKER
-    words: Annotated[int, "snippets: words after which one ends, with its paragraph"] = 350
     tokens: Annotated[
         int, "chunks: BERT tokens, headings included, of one that is not a single block"
     ] = LIMIT
@@ -129,26 +120,6 @@ class CutSettings:
         int, "characters that a piece, or a whole document, has at least; others are left out"
     ] = 1
     max_chars: Annotated[int, "characters that it has at most; 0: any number"] = 0
-
-
-class PrivateTexts(Mapping[str, Mapping[str, str]]):
-    """doc_id -> field -> text that is never released: on disk, a row a document that was read."""
-
-    def __init__(self, rows: Corpus, documents: Corpus) -> None:
-        self._rows = rows
-        self._documents = documents if len(rows) else Corpus(())
-
-    def __getitem__(self, doc_id: str) -> Mapping[str, str]:
-        texts: dict[str, str] = disk.loads(
-            self._rows[self._documents[doc_id].parent or doc_id].text
-        )
-        return texts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._documents)
-
-    def __len__(self) -> int:
-        return len(self._documents)
 
 
 def load_source(task: str, data: str, split: str = "all") -> Environment:
@@ -187,12 +158,12 @@ def ingest(
             if outdated != path:
                 shutil.rmtree(outdated, ignore_errors=True)
     documents = StoredCorpus(path / "documents")
-    return BuildSource(
-        documents,
-        private=PrivateTexts(StoredCorpus(path / "private"), documents),
-        dropped=path / DROPPED,
-        **disk.loads((path / "known.json").read_bytes()),
-    )
+    known = disk.loads((path / "known.json").read_bytes())
+    texts = known.pop("private")
+    private = {}
+    for document in documents.stream() if texts else ():
+        private[document.doc_id] = texts[document.parent or document.doc_id]
+    return BuildSource(documents, private=private, dropped=path / DROPPED, **known)
 
 
 def digest_id(doc_id: str) -> str:
@@ -235,6 +206,7 @@ class _Ingestion:
         self.cut = cut
         self.counts = Counter[str]()
         self.groups = dict[str, str]()
+        self.private = dict[str, dict[str, str]]()  # by the ids of whole documents
         self.findings = cleaning.TextWarnings()
         self._dropped: TextIO | None = None  # once the folder is there
         self.classify = need("py3langid", "languages").classify if corpus.language else None
@@ -249,8 +221,7 @@ class _Ingestion:
                 self.separator = self.task.separator
         else:
             self.root = disk.expand_user_path(corpus.path)
-            follow_links = corpus.follow_links
-            self.files = sources.list_files(self.root, corpus.form, follow_links=follow_links)
+            self.files = sources.list_files(self.root, follow_links=corpus.follow_links)
 
     def identify(self, home: Path) -> list[str]:
         """Return the contents of the corpus, as digests."""
@@ -263,17 +234,12 @@ class _Ingestion:
         ]
 
     def write(self, folder: Path) -> None:
-        """Write the folders `documents` and `private`, known.json, and dropped.jsonl."""
-        aside = folder / "private.jsonl"
+        """Write the folder `documents`, known.json, and dropped.jsonl."""
         raw = folder / "raw"
         with (folder / DROPPED).open("w", encoding="utf-8") as self._dropped:
             for entry in self.files.left_out:
                 self._leave(*entry)
-            with aside.open("w", encoding="utf-8") as file:
-                store(self._read(file), raw)
-            private = (Document(*disk.loads(line)) for line in disk.iter_lines(aside))
-            store(private, folder / "private")
-            aside.unlink()
+            store(self._read(), raw)
             read = StoredCorpus(raw)
             chosen = heapq.nsmallest(
                 self.corpus.sample or len(read),
@@ -291,6 +257,7 @@ class _Ingestion:
         groups = {doc_id: group for doc_id, group in self.groups.items() if doc_id in documents}
         facts = {
             "group": groups,
+            "private": self.private,
             "counts": self.counts,
             "twins": cleaning.find_duplicates(documents, self.clean.near),
             "warnings": warnings,
@@ -310,8 +277,8 @@ class _Ingestion:
         self._leave(name, reason, evidence)
         self.findings.add(reason, 1, f"{name} ({evidence})")
 
-    def _read(self, aside: TextIO) -> Iterator[Document]:
-        """Yield the documents that the filters let through; `aside` takes the private texts of each."""
+    def _read(self) -> Iterator[Document]:
+        """Yield the documents that the filters let through."""
         ids = Counter[str]()
         digests = dict[str, bytes]()  # of the texts that came with ids
         rows = self._task_rows(self.task) if self.task else self._file_rows()
@@ -344,7 +311,7 @@ class _Ingestion:
             if group:
                 self.groups[doc_id] = group
             if private:
-                aside.write(disk.dumps([doc_id, disk.dumps(private)]) + "\n")
+                self.private[doc_id] = private
                 repeated = sum(len(text) > 3 and text in released_text for text in private.values())
                 self.findings.add("private texts that also stand in the text", repeated, doc_id)
             yield replace(document, doc_id=doc_id, parent=parent)
@@ -366,13 +333,10 @@ class _Ingestion:
                 f"private: {min(released)!r} is the text or the title, which are released"
             )
         limits = Limits(names.file_seconds, names.file_memory, names.file_text)
-        columns = (names.id, names.text, names.title, names.group, *names.private, names.join)
-        fields = tuple(filter(None, (*columns, *names.headings)))
         rows = sources.read(
             self.root,
             self.files.files,
-            names.form,
-            XmlPaths(names.record, names.sections, fields),
+            names.record,
             limits,
             self._leave_file,
         )
@@ -499,23 +463,7 @@ def cut_text(text: str, cut: CutSettings) -> list[str]:
         return chunks(text, bert_tokens(), cut.tokens)
     if cut.by == "sections":
         return sections(text)
-    if cut.by == "turns":
-        matches = compile_pattern(cut.speaker).finditer(text)
-        starts = [
-            0,
-            *(match.start() for match in matches),
-            len(text),
-        ]
-        pieces = [text[start:end].strip() for start, end in pairwise(starts)]
-        return list(filter(None, pieces))
-    snippets: list[list[str]] = [[]]  # each of paragraphs
-    words = 0
-    for paragraph in filter(str.strip, re.split(r"\n\s*\n", text)):
-        snippets[-1].append(paragraph)
-        words += len(paragraph.split())
-        if words >= cut.words:
-            snippets.append([])
-            words = 0
-    if 0 < words < cut.words / 2 and len(snippets) > 1:  # too little for a snippet of its own
-        snippets[-2:] = [snippets[-2] + snippets[-1]]
-    return ["\n\n".join(snippet).strip("\n") for snippet in snippets if snippet]
+    matches = compile_pattern(cut.speaker).finditer(text)
+    starts = [0, *(match.start() for match in matches), len(text)]
+    pieces = [text[start:end].strip() for start, end in pairwise(starts)]
+    return list(filter(None, pieces))

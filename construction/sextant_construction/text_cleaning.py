@@ -5,13 +5,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from rensa import RMinHash, RMinHashLSH
 
-from sextant.environments.readers.files import abbreviate
 from sextant.tools.corpus import Corpus
-from sextant.tools.errors import DataError, UsageError
+from sextant.tools.errors import UsageError
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Document
@@ -22,8 +21,8 @@ _RUN = 5  # words
 # one in 70.
 _BANDS = 8
 _ROWS = 4
-_LINK = re.compile(r"\[([^\]\n]*)\]\(\s*(https?://[^\s)]+)[^)\n]*\)")  # of Markdown
-_URL = re.compile(r"(?:https?://|\bwww\.)([^\s/<>\"')\]]+)[^\s<>\"')\]]*(?<![.,;:!?])")
+_LINK = re.compile(r"\[([^\]\n]*)\]\(\s*https?://[^)\n]*\)")  # of Markdown
+_URL = re.compile(r"(?:https?://|\bwww\.)[^\s<>\"')\]]+(?<![.,;:!?])")
 _PERSONAL = {
     "e-mail addresses": re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
     "handles": re.compile(r"(?<![\w@./+-])@\w{2,}"),
@@ -41,9 +40,7 @@ class CleanSettings:
     duplicates.
     """
 
-    urls: Annotated[
-        Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"
-    ] = "keep"
+    urls: Annotated[bool, "whether addresses of web pages stay"] = True
     bylines: Annotated[
         Sequence[str], "regular expressions, ^ and $ at line ends: what they find is cut"
     ] = ()
@@ -68,22 +65,13 @@ def clean_text(text: str, clean: CleanSettings) -> str:
     before = text = unicodedata.normalize("NFC", re.sub(r"\r\n?", "\n", text))
     for byline in clean.bylines:
         text = compile_pattern(byline).sub("", text)
-    if clean.urls != "keep":
-        domain = clean.urls == "domain"
-        text = _LINK.sub(r"\1 \2" if domain else r"\1", text)
-        text = _URL.sub(lambda match: match[1] if domain else "", text)
+    if not clean.urls:
+        text = _URL.sub("", _LINK.sub(r"\1", text))
     return text if text == before else re.sub(r"\n\s*\n", "\n\n", text).strip()
 
 
 def replace_spans(text: str, spans: Mapping[str, str]) -> str:
-    """Return `text` with each of `spans` replaced by its type, in brackets: "[name]"; the longest first.
-
-    DataError for a span that is empty or does not stand in the text.
-    """
-    if strange := [span for span in spans if not span.strip() or span not in text]:
-        raise DataError(
-            f"{abbreviate(strange[0])} does not stand in the text, so it cannot be replaced"
-        )
+    """Return `text` with each of `spans` replaced by its type, in brackets: "[name]"; the longest first."""
     if not spans:
         return text
     longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))

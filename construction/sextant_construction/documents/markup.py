@@ -27,15 +27,6 @@ _PAGE = ("id", "title", "revision/{*}text")  # of a dump
 _LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
 
 
-class XmlPaths(NamedTuple):
-    """The paths of documents in XML files, in the syntax of ElementTree: "eligibility/criteria", ".//title"."""
-
-    element: str = ""  # the name of a record; "": the whole file is one
-    # Heading -> path of the text under it; if it is empty, all text of the record.
-    sections: Mapping[str, str] = {}
-    fields: tuple[str, ...] = ()  # further paths to take: of an id, a title, a group
-
-
 class Unwritten(NamedTuple):
     """A document of a file, before it is parsed, which takes time."""
 
@@ -43,11 +34,13 @@ class Unwritten(NamedTuple):
     write: Callable[[], JsonObject]  # makes the row; to be called before the next document
 
 
-def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
-    """Yield each record of a file, or each page of a MediaWiki's dump that is an article."""
+def read_xml(path: Path, doc_id: str, record: str) -> Iterator[Unwritten]:
+    """Yield each element `record` of a file, or all of it; of a MediaWiki's dump, each page that is
+    an article.
+    """
     count = 0
     root = None
-    wanted = record.element
+    wanted = record
     try:
         with raw_files.BoundedFile(path, html=True) as file:
             for event, element in ElementTree.iterparse(file, ("start", "end")):
@@ -61,7 +54,7 @@ def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
                 location = f"{path}, {wanted} {count}"
                 if not dump:
                     own_id = doc_id if element is root else f"{doc_id}:{count}"
-                    yield Unwritten(location, partial(_write_record, element, own_id, record))
+                    yield Unwritten(location, partial(_write_record, element, own_id))
                 elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
                     yield Unwritten(location, partial(_write_page, element))
                 element.clear()
@@ -76,11 +69,9 @@ def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -> JsonObject:
-    row = {"id": doc_id, "text": _write_sections(element, record.sections)}
-    for name in record.fields:
-        row[name] = " ".join(_texts(element, name))
-    return row
+def _write_record(element: ElementTree.Element, doc_id: str) -> JsonObject:
+    lines = (" ".join(text.split()) for text in element.itertext())
+    return {"id": doc_id, "text": "\n\n".join(filter(None, lines))}
 
 
 def _write_page(element: ElementTree.Element) -> JsonObject:
@@ -94,22 +85,6 @@ def _write_page(element: ElementTree.Element) -> JsonObject:
 
 def _local(element: ElementTree.Element) -> str:
     return str(element.tag).rpartition("}")[2]
-
-
-def _texts(element: ElementTree.Element, path: str) -> list[str]:
-    texts = (" ".join("".join(child.itertext()).split()) for child in element.findall(path))
-    return list(filter(None, texts))
-
-
-def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -> str:
-    if not sections:
-        lines = (" ".join(text.split()) for text in element.itertext())
-        return "\n\n".join(filter(None, lines))
-    written = []
-    for heading, path in sections.items():
-        if texts := _texts(element, path):
-            written += [f"## {heading}", *texts]
-    return "\n\n".join(written)
 
 
 def read_wikitext(path: Path) -> Mapping[str, str]:
@@ -139,8 +114,6 @@ def _write(code: Any) -> str:
         return f"\n{'#' * node.level} {title}\n\n"
     if node_type == "Template" and "infobox" in name:
         return f"\n{_write_infobox(node)}\n"
-    if name == "table":
-        return f"\n\n{_write_table(node)}\n\n"
     if name == "li":
         return "- "
     if name == "br":
@@ -158,32 +131,6 @@ def _write_infobox(node: Any) -> str:
         if value := _write_line(parameter.value):
             lines.append(f"- {str(parameter.name).strip()}: {value}\n")
     return "".join(lines)
-
-
-def _write_table(node: Any) -> str:
-    lines = []
-    # The cells of the first row may stand in the table itself.
-    for row in [node, *_tags_in(node, "tr")]:
-        cells = [
-            _write_line(cell.contents)
-            for cell in _tags_in(
-                row,
-                "td",
-                "th",
-            )
-        ]
-        if cells:
-            lines.append(f"| {' | '.join(cells)} |")
-    if lines:
-        lines.insert(1, re.sub(r"[^|]+", "---", lines[0]))
-    return "\n".join(lines)
-
-
-def _tags_in(node: Any, *names: str) -> Any:
-    def is_named(tag: Any) -> bool:
-        return str(tag.tag).strip().lower() in names
-
-    return node.contents.filter_tags(recursive=False, matches=is_named)
 
 
 def _write_line(code: Any) -> str:

@@ -1,15 +1,14 @@
 """Read files in another process, so that a file made to stall, or to fill the memory, costs itself
 alone.
 
-Code in C that a file keeps busy ends with its process only. The system ends the process at its limit
-of processor time; this side ends the process if it takes too much memory.
+Code in C that a file keeps busy ends with its process only: the system ends that at its limit of
+processor time, and the process ends itself if it has taken too much memory.
 """
 
 import math
 import os
 import resource
-import select
-import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -22,7 +21,7 @@ from sextant.tools.errors import DataError, RunIncomplete, SextantError
 from sextant.tools.platform.forkserver import fork_server, serve_forks
 from sextant.tools.platform.interrupts import check_interrupts
 from sextant.tools.records import JsonObject
-from sextant_construction.documents.markup import Unwritten, XmlPaths, read_wikitext, read_xml
+from sextant_construction.documents.markup import Unwritten, read_wikitext, read_xml
 from sextant_construction.documents.pages import NEEDED, need, read_docx, read_html, read_pdf
 
 # takes the name of what is left out, the reason, and the evidence
@@ -31,14 +30,17 @@ Leave = Callable[[str, str, str], object]
 OVER_LIMIT = "files over corpus.file_seconds, file_memory or file_text"
 MIB = 1 << 20
 PAGES = {"html": read_html, "pdf": read_pdf, "docx": read_docx, "wikitext": read_wikitext}
-_LOOK = 50  # milliseconds between two looks at the memory of the process
+_LOOK = 0.25  # seconds between two looks for a signal
 _MOST_OVER = 10  # documents of a file that are over a limit, before the rest of it is left out
+# Times the memory of a document that the system gives. libxml2 takes a text that it has no memory
+# for as ended, without a word: so the process has to see before that that it has taken too much.
+_ADDRESSES = 4
 
 
 class Limits(NamedTuple):
     """The limits for reading a document; MiB of its file give it as many seconds more."""
 
-    seconds: int  # of processor time
+    seconds: float  # of processor time
     memory: int  # MiB
     text: int  # MiB
 
@@ -49,10 +51,11 @@ class Request(NamedTuple):
     path: Path
     form: str
     doc_id: str
-    record: XmlPaths
-    done: int  # documents of the file that are not wanted, because they were read or are left out
-    seconds: float
-    text: int
+    record: str  # element of XML that is a document; "" for the whole file
+    limits: Limits
+    done: int = (
+        0  # documents of the file that are not wanted, because they were read or are left out
+    )
 
 
 class Progress(NamedTuple):
@@ -61,10 +64,6 @@ class Progress(NamedTuple):
     number: int  # of the document
     location: str = ""  # for messages; "" if the document is only begun
     row: JsonObject | None = None  # None if it has too much text
-
-
-class _ReaderEnded(Exception):
-    """The process that read a file has ended before the file's end; the message says why."""
 
 
 class Readers:
@@ -76,8 +75,6 @@ class Readers:
         self._ends = ExitStack()
         self._start: Callable[[], Any] | None = None
         self._connection: Any = None
-        self._poll = select.poll()
-        self._process = 0  # its id
 
     def __enter__(self) -> Self:
         return self
@@ -86,94 +83,74 @@ class Readers:
         self._ends.close()
 
     def read(
-        self, path: Path, form: str, doc_id: str, record: XmlPaths
+        self, path: Path, form: str, doc_id: str, record: str
     ) -> Iterator[tuple[str, JsonObject]]:
         """Yield (place, row) of each document of a file.
 
         A document of an XML file that is over a limit is left out alone. TooLarge for another file
         that is, DataError for a damaged file.
         """
-        seconds = self._limits.seconds + path.stat().st_size / MIB
-        done = 0  # the last document that came
+        seconds, memory, text = self._limits
+        seconds += path.stat().st_size / MIB
+        request = Request(path, form, doc_id, record, Limits(seconds, memory, text))
         for _ in range(_MOST_OVER):
             begun = 0
-            try:
-                request = Request(path, form, doc_id, record, done, seconds, self._limits.text)
-                for begun, location, row in self._read_on(request):
+            for begun, location, row in self._read_on(request):
+                if row is not None:
+                    yield location, row
+                elif location:
                     name = f"{doc_id}:{begun}" if form == "xml" else doc_id
-                    if row is not None:
-                        yield location, row
-                    elif location:
-                        self._leave(
-                            name, OVER_LIMIT, f"more than {self._limits.text:,} MiB of text"
-                        )
-                    done = begun if location else done
+                    self._leave(name, OVER_LIMIT, f"more than {text:,} MiB of text")
+                if location:
+                    request = request._replace(done=begun)
+            if self._connection:
                 return
-            except _ReaderEnded as ended:
-                if form != "xml" or begun <= done:
-                    raise TooLarge(f"{ended}, after {done:,} documents of it") from None
-                self._leave(f"{doc_id}:{begun}", OVER_LIMIT, str(ended))
-                done = begun
+            over = f"more than {seconds:,.0f} s or {memory:,} MiB, or the end of who reads it"
+            if form != "xml" or begun <= request.done:
+                raise TooLarge(f"{over}, after {request.done:,} documents of it")
+            self._leave(f"{doc_id}:{begun}", OVER_LIMIT, over)
+            request = request._replace(done=begun)
         raise TooLarge(
-            f"{_MOST_OVER} of its documents are; those after number {done:,} are left out"
+            f"{_MOST_OVER} documents of it; those after number {request.done:,} are left out"
         )
 
     def _read_on(self, request: Request) -> Iterator[Progress]:
-        """Yield what the process says of a file. _ReaderEnded if it ends, or is ended, before."""
+        """Yield what the process says of a file; without a connection at the end, it has ended."""
         if self._connection is None:
-            self._begin()
+            self._connection = self._begin()
         try:
             self._connection.send(request)
-            size = 0
-            while message := self._receive(size):
+            while True:
+                while not self._connection.poll(_LOOK):
+                    check_interrupts()
+                message = self._connection.recv()
                 if isinstance(message, Exception):
                     raise message
-                size = size or _resident(self._process)
+                if message is None:
+                    return
                 yield message
-        except (EOFError, _ReaderEnded, ConnectionError) as ended:
-            with suppress(OSError):
-                os.kill(self._process, signal.SIGKILL)
+        except (EOFError, ConnectionError):
             self._connection.close()
             self._connection = None
-            why = f"more than {request.seconds:,.0f} s, or the end of the process that reads it"
-            raise _ReaderEnded(str(ended) or why) from None
 
-    def _receive(self, size: int) -> Progress | Exception | None:
-        """Return the next message. _ReaderEnded if the process takes too much memory beyond `size`."""
-        while not self._poll.poll(_LOOK):
-            check_interrupts()
-            if size and _resident(self._process) - size > self._limits.memory * MIB:
-                raise _ReaderEnded(f"more than {self._limits.memory:,} MiB of memory")
-        message: Progress | Exception | None = self._connection.recv()
-        return message
-
-    def _begin(self) -> None:
+    def _begin(self) -> Any:
+        """Return the connection with a new process."""
         try:
             if self._start is None:
                 self._start = self._ends.enter_context(fork_server(__name__))
-            self._connection = self._start()
-            self._process = self._connection.recv()
+            connection = self._start()
+            connection.recv()
         except (EOFError, OSError) as error:
             wrong = f"no process can be started that reads files ({error or 'it ended'})"
             raise RunIncomplete(f"{wrong}; see what ulimit -a allows") from None
-        self._poll = select.poll()  # a connection's own way to wait makes a selector each time
-        self._poll.register(self._connection, select.POLLIN)
-
-
-def _resident(process: int) -> int:
-    """Return the bytes that a process has in memory; 0 if the system does not say, or it has ended."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return 0
-    return pages * resource.getpagesize()
+        return connection
 
 
 def _serve(connection: Connection) -> None:
     """Answer requests, in the process that reads, until no more come."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(EOFError, OSError):
-        connection.send(os.getpid())
+        connection.send(None)
         while True:
             for message in _read(connection.recv()):
                 connection.send(message)
@@ -181,19 +158,25 @@ def _serve(connection: Connection) -> None:
 
 def _read(request: Request) -> Iterator[Progress | Exception | None]:
     """Yield the messages that answer a request; None is at the end of a whole file."""
+    seconds, memory, text = request.limits
     try:
         if request.form in NEEDED:
             need(*NEEDED[request.form])  # what its import takes is not the file's
-        yield Progress(0)
-        _allow(request.seconds)
+        before = _peak()
+        _limit(resource.RLIMIT_AS, before + _ADDRESSES * memory * MIB)
+        _limit(resource.RLIMIT_CPU, _used() + seconds)
         for number, (location, write) in enumerate(_documents(request), start=1):
             if number > request.done:
                 yield Progress(number)
                 row = write()
-                is_large = sum(map(len, row.values())) > request.text * MIB
+                if _peak() - before > memory * MIB:
+                    os._exit(1)
+                is_large = sum(map(len, row.values())) > text * MIB
                 yield Progress(number, location, None if is_large else row)
-            _allow(request.seconds)
+            _limit(resource.RLIMIT_CPU, _used() + seconds)
         yield None
+    except MemoryError:
+        os._exit(1)
     except SextantError as error:
         yield error
     except Exception as error:  # noqa: BLE001  # of damaged files, the libraries fail in many ways
@@ -209,14 +192,25 @@ def _documents(request: Request) -> Iterator[Unwritten]:
     yield Unwritten(str(request.path), lambda: {"id": request.doc_id, **read(request.path)})
 
 
-def _allow(seconds: float) -> None:
-    """Have the system end this process after some more `seconds` of processor time, or at its own limit."""
+def _used() -> float:
+    """Return the seconds of processor time that this process has used."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    most = math.ceil(usage.ru_utime + usage.ru_stime + seconds)
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+    return usage.ru_utime + usage.ru_stime
+
+
+def _peak() -> int:
+    """Return the most bytes that this process has had in memory."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _limit(name: int, most: float) -> None:
+    """Have the system end this process at a limit, or at its own."""
+    hard = resource.getrlimit(name)[1]
+    wanted = math.ceil(most)
+    resource.setrlimit(
+        name, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+    )
 
 
 be_starter = partial(serve_forks, serve=_serve)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sextant.tools.errors import SextantError
-from sextant_construction.documents.markup import XmlPaths, read_xml
+from sextant_construction.documents.markup import read_xml
 from sextant_construction.recipe import read_recipe
 
 
@@ -30,6 +30,6 @@ def test_an_encoding_that_is_none_is_one_line(encoding, tmp_path):
     path = tmp_path / "a.xml"
     path.write_text(f'<?xml version="1.0" encoding="{encoding}"?><a><b>text</b></a>')
     try:
-        list(read_xml(path, "a", XmlPaths("b")))
+        list(read_xml(path, "a", "b"))
     except SextantError as refused:
         assert str(path) in str(refused)  # else the parser can read it

@@ -26,13 +26,18 @@ def test_a_build_has_nothing_that_a_link_leads_to_and_says_which_links_those_are
     line = next(
         line for line in said.splitlines() if "links out of the folder are left out" in line
     )
-    assert line.startswith("4 links") and "chain.txt -> " in line and "--follow-links" in line
+    assert (
+        line.startswith("4 links")
+        and "chain.txt -> " in line
+        and "corpus.follow_links takes" in line
+    )
     written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert b"the bells of the town" in written and SECRET.encode() not in written
     rows = [json.loads(line) for line in (folder / "dropped.jsonl").read_text().splitlines()]
     assert {row["id"]: row["why"] for row in rows if row["stage"] == "ingest"} == REASONS
     assert json.loads((folder / "funnel.json").read_text())[0]["dropped"][OUTSIDE] == 4
-    build(folder, until="recollect", follow_links=True)
+    prepare(folder, "recollection", str(corpus), corpus={"follow_links": True})
+    build(folder, until="recollect")
     written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert SECRET.encode() in written
 
@@ -45,9 +50,9 @@ def test_the_option_is_written_into_a_recipe_and_a_corpus_of_nothing_but_links_s
     (only / "notes.txt").symlink_to(corpus / "a.txt")
     with pytest.raises(
         DataError,
-        match=r"1 link out of the folder is left out, e\.g\. notes\.txt -> .*--follow-links takes",
+        match=r"1 link out of the folder is left out, e\.g\. notes\.txt -> .*corpus.follow_links takes",
     ):
-        documents.list_files(only, "")
+        documents.list_files(only)
     for options, value in (((), "false"), (("--follow-links",), "true")):
         made = tmp_path / f"made-{value}"
         asked = ("new", made, "--recipe", "latent", "--corpus", only, *options)

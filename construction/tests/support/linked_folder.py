@@ -4,10 +4,8 @@ import os
 from pathlib import Path
 
 from sextant_construction.folders import (
-    HIDDEN,
-    LINKS_READ_AGAIN,
     NO_FILE,
-    NOWHERE,
+    OTHER_LINK,
     OUTSIDE,
 )
 
@@ -17,11 +15,11 @@ REASONS = {
     "up.txt": OUTSIDE,
     "chain.txt": OUTSIDE,
     "own/folder": OUTSIDE,
-    "own/again": LINKS_READ_AGAIN,
-    "own/deeper/loop": LINKS_READ_AGAIN,
-    "circle.txt": NOWHERE,
-    "gone.txt": NOWHERE,
-    "hidden.txt": HIDDEN,
+    "own/again": OTHER_LINK,
+    "own/deeper/loop": OTHER_LINK,
+    "circle.txt": OTHER_LINK,
+    "gone.txt": OTHER_LINK,
+    "hidden.txt": OTHER_LINK,
     "pipe.txt": NO_FILE,
 }
 

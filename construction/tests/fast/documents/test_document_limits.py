@@ -10,7 +10,6 @@ from pdfs import make_pdf
 
 from sextant.tools.platform import files as disk
 from sextant_construction import documents
-from sextant_construction.documents.markup import XmlPaths
 from sextant_construction.documents.readers import OVER_LIMIT, Limits
 from sextant_construction.ingest import CorpusSettings, CutSettings, ingest
 from sextant_construction.text_cleaning import CleanSettings
@@ -21,14 +20,12 @@ ENDLESS = '<div a="' * 4000  # of wikitext: minutes, and twice the length takes 
 GOOD = "<p>" + "The harbour publishes its tide tables twice a year. " * 5 + "</p>"
 
 
-def read(folder, limits, record=XmlPaths()):  # noqa: B008
+def read(folder, limits):
     left_out = list[tuple[str, str, str]]()
-    files = documents.list_files(folder, "").files
+    files = documents.list_files(folder).files
     rows = [
         row
-        for _, row in documents.read(
-            folder, files, "", record, limits, lambda *one: left_out.append(one)
-        )
+        for _, row in documents.read(folder, files, "", limits, lambda *one: left_out.append(one))
     ]
     return {row["id"]: row["text"] for row in rows}, {name: reason for name, reason, _ in left_out}
 
@@ -102,11 +99,10 @@ def test_limits_of_the_system_below_ours_leave_no_good_file_out(tmp_path, option
     (tmp_path / "a.html").write_text(GOOD)
     script = (
         "from pathlib import Path; from sextant_construction import documents;"
-        "from sextant_construction.documents.markup import XmlPaths;"
         "from sextant_construction.documents.readers import Limits;"
         f"folder = Path({str(tmp_path)!r});"
         "files, limits = [folder / 'a.html'], Limits(60, 2048, 64);"
-        "print(len(list(documents.read(folder, files, '', XmlPaths(), limits, print))), 'read')"
+        "print(len(list(documents.read(folder, files, '', limits, print))), 'read')"
     )
     command = ["sh", "-c", f'ulimit {option} {least}; exec "$0" -c "$1"', sys.executable, script]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

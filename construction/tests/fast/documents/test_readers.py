@@ -10,7 +10,7 @@ from pdfs import make_pdf
 from sextant.tools.errors import DataError, UsageError
 from sextant_construction import documents
 from sextant_construction.documents import pages
-from sextant_construction.documents.markup import XmlPaths, write_markdown
+from sextant_construction.documents.markup import write_markdown
 from sextant_construction.documents.readers import Limits
 
 PAGE = """<html><head><title>Tide tables</title></head><body><nav><a href="/">Home</a> <a href="/b">About us</a></nav>
@@ -47,9 +47,8 @@ Ilse Brandauer was an Austrian glider pilot.
 - one link
   - deep
 
-| Year | Place |
-|---|---|
-| 1930 | 2nd |"""
+ Year  Place
+ 1930  2nd"""
 
 DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/"><siteinfo><sitename>W</sitename></siteinfo>
 <page><title>Crake</title><ns>0</ns><id>7</id><revision><id>1</id>
@@ -66,11 +65,11 @@ def refuse(name, reason, evidence):
     raise DataError(f"{name}: {reason} ({evidence})")
 
 
-def read(path, form="", record=None):
-    listed = documents.list_files(path, form)
+def read(path, record=""):
+    listed = documents.list_files(path)
     counts = Counter(one.reason for one in listed.left_out)
     limits = Limits(seconds=60, memory=2048, text=64)
-    rows = documents.read(path, listed.files, form, record or XmlPaths(), limits, refuse)
+    rows = documents.read(path, listed.files, record, limits, refuse)
     return [row for _, row in rows], counts
 
 
@@ -104,8 +103,6 @@ def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_
     assert texts["d.txt.gz"] == "packed" and texts["e.pdf"] == "Harbour notes"
     assert counts == {"files of another form, left out": 1}
     assert {row["id"]: row.get("title") for row in rows}["Ilse_Brandauer.wiki"] == "Ilse Brandauer"
-    rows, counts = read(tmp_path, "markdown")
-    assert [row["id"] for row in rows] == ["a.md"] and counts.total() == 6
 
 
 def test_of_a_web_page_the_main_text_is_kept_as_markdown(tmp_path):
@@ -131,20 +128,16 @@ def test_of_a_dump_of_a_wiki_the_articles_are_read(tmp_path):
     assert read(tmp_path)[0] == [{"id": "7", "title": "Crake", "text": "A crake & more."}]
 
 
-def test_records_of_xml_are_read_by_the_paths_that_a_recipe_names(tmp_path):
+def test_records_of_xml_are_those_that_a_recipe_names_or_the_whole_file(tmp_path):
     (tmp_path / "trials.xml").write_text(TRIALS)
-    record = XmlPaths(
-        "study", {"Title": "title", "Who may take part": "eligibility/criteria"}, ("nct", "sponsor")
-    )
-    assert read(tmp_path / "trials.xml", record=record)[0] == [
-        {
-            "id": "trials.xml:1",
-            "text": "## Title\n\nOn digoxin\n\n## Who may take part\n\nAdults < 80 only",
-            "nct": "N1",
-            "sponsor": "",
-        },
-        {"id": "trials.xml:2", "text": "## Title\n\nOther", "nct": "N2", "sponsor": ""},
+    first, second = read(tmp_path / "trials.xml", record="study")[0]
+    assert first["id"] == "trials.xml:1" and first["text"].splitlines()[::2] == [
+        "N1",
+        "On digoxin",
+        "Adults < 80",
+        "only",
     ]
+    assert second == {"id": "trials.xml:2", "text": "N2\n\nOther"}
     [whole] = read(tmp_path / "trials.xml")[0]
     assert whole["text"].split() == [
         "N1",
@@ -158,7 +151,7 @@ def test_records_of_xml_are_read_by_the_paths_that_a_recipe_names(tmp_path):
         "Other",
     ]
     with pytest.raises(DataError, match="no element <trial>"):
-        read(tmp_path / "trials.xml", record=XmlPaths("trial"))
+        read(tmp_path / "trials.xml", record="trial")
 
 
 def test_of_a_collection_only_the_corpus_is_read(tmp_path):
