@@ -1,5 +1,4 @@
-"""Records of documents that meet ever fewer conditions, MultiConIR's or the user's: their
-defects, and padding.
+"""Records of documents that meet ever fewer conditions, MultiConIR's or the user's: their defects.
 
 Sentences are told apart by `sextant.tools.text.sentences`; a sentence with an abbreviation in it may count
 as two. The recipe that makes them is in recipes/conditions.py.
@@ -8,21 +7,12 @@ as two. The recipe that makes them is in recipes/conditions.py.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import cycle
 from typing import NamedTuple
 
 from sextant.environments.base import Environment
 from sextant.tools.text import sentences
 
 _LEADING = re.compile(r"(?<!\S)\(?\d{1,2}[.):](?=\s)")  # what numbers the conditions of a list
-# What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et
-# al. 2023).
-FILLER = sentences("""
-The clock on the wall is round. Some days are longer than others. A cup stands next to the lamp.
-There is a road and it goes on. Grey is a colour between two others. The door was open and then it was not.
-Water runs downhill. One chair is as good as the next. It is neither early nor late.
-Somewhere a window is being closed. The grass by the fence is short. And so it goes from here to there.
-""")
 
 
 class LadderDefects(NamedTuple):
@@ -31,9 +21,8 @@ class LadderDefects(NamedTuple):
     doc_id: str
     steps: Sequence[int]  # of each comparison: sentences in which its documents differ
     foreign: Sequence[str]  # numbers that a query asks for, and the document does not have
-    repeated: Sequence[
-        str
-    ]  # sentences that it has twice, and no other record has: those are padding
+    # Sentences that it has twice, and no other record has: those are padding.
+    repeated: Sequence[str]
 
 
 def check_ladders(environment: Environment) -> list[LadderDefects]:
@@ -92,21 +81,3 @@ def count_different_sentences(first: str, second: str) -> int:
 def repeated_sentences(text: str) -> list[str]:
     """Return the sentences that stand in a text more than once."""
     return [sentence for sentence, times in Counter(sentences(text)).items() if times > 1]
-
-
-def pad_with_filler(text: str, words: int) -> str:
-    """Return `text` with filler spread evenly between its sentences, to at least `words` words; never shortened.
-
-    Every sentence stays whole, and in order. Texts with as many sentences and words get the same padding.
-    """
-    if (missing := words - len(text.split())) <= 0:
-        return text
-    padded = sentences(text)
-    filler = []
-    endless = cycle(FILLER)
-    while missing > 0:
-        filler.append(next(endless))
-        missing -= len(filler[-1].split())
-    for number, sentence in enumerate(filler, start=1):
-        padded[(number * len(padded) - 1) // len(filler)] += f" {sentence}"
-    return " ".join(padded)

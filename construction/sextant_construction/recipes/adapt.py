@@ -15,9 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from sextant.environments.base import EmptySplit, Environment, Grades, Qrels
 from sextant.tools.corpus import Corpus
-from sextant.tools.errors import DataError
 from sextant.tools.platform.files import expand_user_path
-from sextant.tools.platform.number_format import plural
 from sextant.tools.records import Query
 from sextant.tools.text import index_ngrams, longest_shared_ngrams, tokens
 from sextant_construction import release, transfer
@@ -59,9 +57,6 @@ class AdaptSettings:
         dict[str, float],
         "ratings: the least mean of each, by its key there, e.g. {naturalness = 0.66}",
     ] = field(default_factory=dict)
-    positive: Annotated[
-        float, "grades from this on become 1, others 0; 0: grades stay as they are"
-    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,13 +79,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     wanted = recipe.release
     task = section.task or recipe.corpus.path.removeprefix(TASK)
     environment = _drop_badly_rated(build, _load(task, recipe.corpus.data))
-    graded = {
-        query_id: {
-            doc_id: float(grade >= section.positive) if section.positive else grade
-            for doc_id, grade in grades.items()
-        }
-        for query_id, grades in environment.qrels.items()
-    }
+    graded = environment.qrels
     pieces = transfer.Pieces(build)
     of_documents = section.labels == "documents"
     hidden: transfer.Carry
@@ -104,22 +93,10 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         hidden = contained.hide
         ranked = contained.find
     judged = [query for query in environment.queries if query.query_id in gold]
-    queries = _drop_masked(
-        build,
-        transfer.carry_queries(judged, hidden, ranked),
-        gold,
-    )
+    queries = _drop_masked(build, transfer.carry_queries(judged, hidden, ranked), gold)
     gold = {query.query_id: gold[query.query_id] for query in queries}
-    build.count(
-        "transfer",
-        len(environment.queries),
-        len(gold),
-    )
-    if not gold:
-        raise DataError(
-            f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
-            f"relevant to it"
-        )
+    build.count("transfer", len(environment.queries), len(gold))
+    build.demand(gold)
     comparisons_left = {
         query_id: pairs for query_id, pairs in environment.comparisons.items() if query_id in gold
     }
@@ -134,24 +111,17 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         **environment.hints,
         "objective": wanted.objective or environment.queries[0].objective,
         "document": wanted.document or environment.hints.get("document"),
+        **release.keep_level(environment),
     }
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
-    if not section.positive:
-        settings |= release.keep_level(environment)
     provenance = [
         {"query_id": query_id, "from": graded[query_id], "gold": grades}
         for query_id, grades in gold.items()
     ]
     # A query and its twin are both for dev, or both for test.
     together = {**twins, **{twin: query_id for query_id, twin in twins.items()}}
-    benchmark = build.finish(
-        queries,
-        {"gold": gold},
-        provenance,
-        together,
-        **settings,
-    )
+    benchmark = build.finish(queries, {"gold": gold}, provenance, together, **settings)
     benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
     dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
     return benchmark._replace(dev=dev) if dev else benchmark
@@ -183,30 +153,16 @@ def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environ
     ratings = read_ratings(expand_user_path(section.ratings), section.least)
     staying = []
     for query in environment.queries:
-        means = ratings.get(query.query_id)
-        faults = ["nobody has rated it"]
-        if means is not None:
-            faults = [
-                f"{name} is {means[name]:.2f}, under {bound:g}"
-                for name, bound in section.least.items()
-                if means[name] < bound
-            ]
-        if faults:
-            build.drop(
-                "ratings",
-                query.query_id,
-                faults[-1],
-                query.text,
-            )
+        fault = "" if query.query_id in ratings else "nobody has rated it"
+        for name, mean in ratings.get(query.query_id, {}).items():
+            if mean < section.least[name]:
+                fault = f"{name} is {mean:.2f}, under {section.least[name]:g}"
+        if fault:
+            build.drop("ratings", query.query_id, fault, query.text)
         else:
             staying.append(query.query_id)
-    build.count(
-        "ratings",
-        len(environment.queries),
-        len(staying),
-    )
-    if not staying:
-        raise DataError(f"ratings: no query is rated as high as {section.ratings} has to have it")
+    build.count("ratings", len(environment.queries), len(staying))
+    build.demand(staying)
     return replace(environment.asking(query_ids=staying), splits=environment.splits)
 
 
@@ -331,9 +287,5 @@ def find_contained(old: Mapping[str, list[str]], new: Corpus) -> Iterator[tuple[
     """
     places = index_ngrams(old, _RUN)
     for document in new.stream():
-        for doc_id, run in longest_shared_ngrams(
-            tokens(document.text),
-            places,
-            _RUN,
-        ).items():
+        for doc_id, run in longest_shared_ngrams(tokens(document.text), places, _RUN).items():
             yield doc_id, document.doc_id, len(" ".join(run)) / len(" ".join(old[doc_id]))

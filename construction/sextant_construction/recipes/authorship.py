@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated
 
 import numpy as np
@@ -184,21 +185,9 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
             f"by min_chars and max_chars"
         )
     # Texts for each text that is wanted in a bin
-    least = min(
-        len(ids) / share
-        for ids, share in zip(
-            bins,
-            shares,
-            strict=True,
-        )
-        if share
-    )
-    chosen = [
-        doc_id
-        for ids, share in zip(bins, shares, strict=True)
-        for doc_id in ids[: round(least * share)]
-    ]
-    return sorted(chosen)
+    least = min(len(ids) / share for ids, share in zip(bins, shares, strict=True) if share)
+    taken = (ids[: round(least * share)] for ids, share in zip(bins, shares, strict=True))
+    return sorted(chain.from_iterable(taken))
 
 
 def _scrub(
@@ -220,28 +209,16 @@ def _scrub(
 
     def scrub(text: str, spans: Mapping[str, str], author: str) -> str:
         types = {span: span_type for span, span_type in spans.items() if span in text}
-        if author:
-            names = re.findall(
-                rf"\b{re.escape(author)}\b",
-                text,
-                re.IGNORECASE,
-            )
-            types |= dict.fromkeys(names, "name")
-        return replace_spans(text, types)
+        names = re.findall(rf"\b{re.escape(author)}\b", text, re.IGNORECASE) if author else ()
+        return replace_spans(text, types | dict.fromkeys(names, "name"))
 
     documents = []
     for unit, answer in build.ask("scrub", units):
         if answer:
             document = texts[unit.key]
             author = author_of.get(unit.key, "")
-            title, text = (
-                scrub(
-                    part,
-                    answer["spans"],
-                    author,
-                )
-                for part in (document.title, document.text)
-            )
+            title = scrub(document.title, answer["spans"], author)
+            text = scrub(document.text, answer["spans"], author)
             documents.append(replace(document, title=title, text=text))
     build.count("scrub", len(texts), len(documents))
     return Corpus(documents)

@@ -8,7 +8,8 @@ each sentence meets its own while the remaining document does not, and whether t
 fails it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Annotated, Any, Literal
@@ -19,7 +20,6 @@ from sextant.tools.records import Document
 from sextant.tools.text import sentences
 from sextant_construction.condition_ladders import (
     count_different_sentences,
-    pad_with_filler,
     repeated_sentences,
 )
 from sextant_construction.human_review import Item
@@ -63,10 +63,6 @@ class LadderSettings:
     features: Annotated[
         str, "what it is looked for by: author, year, plot; symptoms, diagnosis, outcome"
     ] = ""
-    list_examples: Annotated[
-        Sequence[str], "queries that list conditions, as examples for the writer"
-    ] = LIST_EXAMPLES
-    prose_examples: Annotated[Sequence[str], "the same in prose"] = PROSE_EXAMPLES
     number: Annotated[int, "conditions of a document; those with fewer sentences are left out"] = 10
     strategy: Annotated[
         Literal["key", "decoy"],
@@ -76,7 +72,6 @@ class LadderSettings:
     protocol: Annotated[
         Literal["format", "complexity"], "as the variants of multiconir, with their metrics"
     ] = "format"
-    words: Annotated[int, "words to which texts are padded, as 512; 0 leaves them as they are"] = 0
 
 
 @dataclass(frozen=True)
@@ -142,9 +137,9 @@ def _write(build: BuildPipeline, originals: Texts) -> dict[str, Fields]:
     inputs = {
         doc_id: {"domain": ladder.domain, "sentences": texts} for doc_id, texts in originals.items()
     }
-    writes = {"query_of_k": {"examples": ladder.list_examples}}
+    writes = {"query_of_k": {"examples": LIST_EXAMPLES}}
     if ladder.protocol == "format":
-        writes["prose"] = {"examples": ladder.prose_examples}
+        writes["prose"] = {"examples": PROSE_EXAMPLES}
 
     def show(doc_id: str, query: Fields) -> StageInput:
         numbered = [(str(number), text) for number, text in enumerate(originals[doc_id], start=1)]
@@ -163,19 +158,13 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
     """
     ladder: LadderSettings = build.recipe.ladder
     inputs = {}
-    remainders = {}
-    names_of = {}
+    names_of = defaultdict(list)
     for doc_id, stated in conditions.items():
-        texts = originals[doc_id]
-        names_of[doc_id] = [f"{doc_id}, {number}" for number in range(1, len(texts) + 1)]
         # A dry run has invented conditions, maybe of another number.
-        rows = zip(
-            names_of[doc_id],
-            texts,
-            stated,
-            strict=not build.ahead,
-        )
-        for name, sentence, condition in rows:
+        pairs = zip(originals[doc_id], stated, strict=not build.ahead)
+        for number, (sentence, condition) in enumerate(pairs, start=1):
+            name = f"{doc_id}, {number}"
+            names_of[doc_id].append(name)
             inputs[name] = {
                 "strategy": ladder.strategy,
                 "example": ladder.example,
@@ -183,19 +172,16 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
                 "sentence": sentence,
                 "others": [other for other in stated if other != condition],
             }
-            remainders[name] = " ".join(text for text in texts if text != sentence)
 
     def show(name: str, draft: Fields) -> StageInput:
+        sentence = inputs[name]["sentence"]
+        texts = originals[name.rpartition(", ")[0]]
         passages = [
-            ("original", inputs[name]["sentence"]),
-            ("rest", remainders[name]),
+            ("original", sentence),
+            ("rest", " ".join(text for text in texts if text != sentence)),
             ("changed", draft["spoiled"]),
         ]
-        return StageInput(
-            name,
-            {"condition": inputs[name]["condition"]},
-            passages,
-        )
+        return StageInput(name, {"condition": inputs[name]["condition"]}, passages)
 
     def show_to_people(name: str) -> Item:
         unit = show(name, spoiled[name])
@@ -316,15 +302,9 @@ def _make_ladders(
         ]
         # A step, from the text before it or from the first, changes exactly one sentence.
         before = repeat(texts[0]) if single else texts
-        steps = list(
-            map(
-                count_different_sentences,
-                before,
-                texts[1:],
-            )
-        )
+        steps = map(count_different_sentences, before, texts[1:])
         if {*steps} == {1} and not any(map(repeated_sentences, texts)):
-            yield doc_id, [pad_with_filler(text, ladder.words) for text in texts]
+            yield doc_id, texts
         else:
             build.drop("ladder", doc_id, "a sentence stands there twice, or two are one")
 

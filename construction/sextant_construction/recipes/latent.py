@@ -8,7 +8,7 @@ in the corpus, as near misses. construction/docs/building.md says how this diffe
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, Self
@@ -191,12 +191,8 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     notes = _extract(build, wording, _screen(build, wording))
     build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
     groups = _collapse(build, notes, _label(build, notes))
-    valid, near = _validate(
-        build,
-        notes,
-        _merge(build, notes, groups),
-    )
-    groups = _select_groups(build, valid)
+    groups = _validate(build, notes, _merge(build, notes, groups))
+    groups = _select_groups(build, groups)
     build.limit_queries(len(groups))
     drafts = [
         queries.QueryDraft(
@@ -207,7 +203,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         for label, members in groups.items()
     ]
     written = queries.write(build, recipe.write, drafts)
-    gold = _grade_groups(build, notes, near, written)
+    gold = _grade_groups(build, notes, written)
     accepted = {query: draft for query, draft in written if query.query_id in gold}
     pooled = pool_judging.pool(build, lens, [*accepted], gold)
     provenance = [
@@ -226,10 +222,9 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
 def _grade_groups(
     build: BuildPipeline,
     notes: Notes,
-    near: Groups,
     written: Sequence[tuple[Query, queries.QueryDraft]],
 ) -> Grades:
-    """Return the grades of each query's group, of its near misses and of documents described alike.
+    """Return the grades of each query's group, and of documents described alike.
 
     A document may share the points of two groups, and has one label: so documents outside of the
     group are graded, too.
@@ -241,14 +236,8 @@ def _grade_groups(
         nearest = find_nearest(draft.describe(), recipe.judge.near + len(draft.members))
         outside = [doc_id for doc_id in nearest if doc_id not in draft.members]
         members = [member for member in draft.members if member not in query.excluded]
-        candidates = dict.fromkeys(
-            [
-                *members,
-                *near.get(draft.label, ()),
-                *outside[: recipe.judge.near],
-            ]
-        )
-        requests.append(pool_judging.GradingRequest(query, list(candidates), members=members))
+        candidates = [*members, *outside[: recipe.judge.near]]
+        requests.append(pool_judging.GradingRequest(query, candidates, members=members))
     return pool_judging.regrade(build, recipe.attribute.lens, requests)
 
 
@@ -458,62 +447,67 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
     return joined
 
 
-def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
-    """Return the groups without the members that do not belong, and these members.
+def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
+    """Return the groups without the members that do not belong.
 
     Of a group that loses more than `PARTIAL`, nothing says that the others have one point, nor of a
     group that loses too many: they are dropped.
     """
     least = build.recipe.limits.min_positives
-    large = {
-        label: stable_order(members) for label, members in groups.items() if len(members) >= least
-    }
+    large = {label: members for label, members in groups.items() if len(members) >= least}
     small = [label for label in groups if label not in large]
     build.drop_all("validate", small, "groups too small")
     if not build.recipe.group.validate:
-        return large, {}
+        return {label: stable_order(members) for label, members in large.items()}
     units = []
     for label, members in large.items():
-        for batch in overlapping_slices(members, build.recipe.group.validate, OVERLAP):
+        for batch in overlapping_slices(
+            stable_order(members), build.recipe.group.validate, OVERLAP
+        ):
             passages = [
                 (doc_id, f"{notes[doc_id].attribute}\n{text}")
                 for doc_id, text in build.passages(batch, BEGINNING)
             ]
             units.append(StageInput(label, {"label": label}, passages))
-    removed: Groups = {label: [] for label in large}
+    removed = defaultdict[str, set[str]](set)
     better: dict[str, str] = {}
     for unit, answer in build.ask("validate", units, most=1 + len(notes) // least):
         rows = answer.get("members", {})
-        removed[unit.key] += [doc_id for doc_id, row in rows.items() if not row["belongs"]]
+        removed[unit.key] |= {doc_id for doc_id, row in rows.items() if not row["belongs"]}
         better.setdefault(unit.key, answer.get("better", "").strip() or unit.key)
-    valid: Groups = {}
-    near: Groups = {}
+    valid = defaultdict[str, set[str]](set)
+    strangers = defaultdict[str, set[str]](set)
     for label, members in large.items():
-        staying = [doc_id for doc_id in members if doc_id not in removed[label]]
-        gone = len(members) - len(staying)
-        if gone > PARTIAL * len(members) or len(staying) < least:
-            evidence = f"{gone} of {len(members)} members do not belong"
+        staying = {*members} - removed[label]
+        if len(removed[label]) > PARTIAL * len(members) or len(staying) < least:
+            evidence = f"{len(removed[label])} of {len(members)} members do not belong"
             build.drop("validate", label, "no one point", evidence)
-            continue
-        name = better[label]
-        valid[name] = list(dict.fromkeys([*valid.get(name, ()), *staying]))
-        near[name] = list(dict.fromkeys([*near.get(name, ()), *removed[label]]))
-    # People find strangers among the first members.
-    strange = {label: near[label][:2] for label in valid}
-    shown = {label: [*members[:6], *strange[label]] for label, members in valid.items()}
+        else:
+            valid[better[label]] |= staying
+            strangers[better[label]] |= removed[label]
+    found = {label: stable_order(members) for label, members in valid.items()}
+    _ask_people(build, found, strangers)
+    build.count("validate", len(groups), len(found))
+    return found
+
+
+def _ask_people(
+    build: BuildPipeline, groups: Groups, strangers: Mapping[str, Collection[str]]
+) -> None:
+    """Take out of the groups those whom people find strange among the first members."""
+    strange = {label: stable_order(strangers[label])[:2] for label in groups}
+    shown = {label: [*members[:6], *strange[label]] for label, members in groups.items()}
     build.review(
         "clusters",
         strange,
         lambda label: build.choice("label", label, shown[label], BEGINNING),
     )
-    for label, strangers in strange.items():
-        valid[label] = [member for member in valid[label] if member not in strangers]
-    build.count("validate", len(groups), len(valid))
-    return valid, near
+    for label, named in strange.items():
+        groups[label] = [member for member in groups[label] if member not in named]
 
 
 def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
-    """Return up to `limits.queries` groups: members look least alike, and unlike other groups.
+    """Return up to `limits.queries` groups: those whose members look least alike.
 
     The paper chooses by variety of surface (D.3.4); this counts shared words.
     """
@@ -532,15 +526,8 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
             for earlier in words[:position]
         ]
         variety[label] = 1 - sum(similarities) / max(1, len(similarities))
-    label_words = {label: {*content_words(label)} for label in fitting}
-    nearest = dict.fromkeys(fitting, 0.0)
-    chosen: Groups = {}
-    while len(chosen) < min(limits.queries, len(fitting)):
-        remaining = (label for label in fitting if label not in chosen)
-        best = max(remaining, key=lambda label: (variety[label] - nearest[label], label))
-        chosen[best] = fitting[best]
-        for label in fitting:
-            nearest[label] = max(nearest[label], jaccard(label_words[label], label_words[best]))
+    best = sorted(fitting, key=lambda label: (variety[label], label), reverse=True)
+    chosen = {label: fitting[label] for label in best[: limits.queries]}
     unwanted = [label for label in fitting if label not in chosen]
     build.drop_all("select", unwanted, "more groups than queries are wanted")
     build.count("select", len(groups), len(chosen))

@@ -8,21 +8,18 @@ is a command of its own, whose result is a task.
 
 import math
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from statistics import fmean
 from typing import Annotated
 
 from sextant.environments.base import Comparison, Environment, Grades, Qrels
 from sextant.environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
 from sextant.environments.chunking import bert_tokens
-from sextant.evals.papers.dataset_statistics import negatives_in_same_group
 from sextant.evals.running.candidate_pools import round_robin
 from sextant.programs.llm_tasks.relevance_judge import RULES
 from sextant.tools.corpus import Corpus, digest_text
-from sextant.tools.errors import DataError, UsageError
+from sextant.tools.errors import DataError
 from sextant.tools.lenses import get_lens
 from sextant.tools.models.prompting import escape_markers
 from sextant.tools.records import Query
@@ -33,7 +30,7 @@ from sextant_construction.pipeline import BuildPipeline, stable_order
 from sextant_construction.recipe import LimitsSettings, Recipe, ReleaseSettings
 from sextant_construction.recipes.adapt import inherit_labels
 from sextant_construction.stages.pools import copied
-from sextant_construction.text_cleaning import CleanSettings, compile_pattern
+from sextant_construction.text_cleaning import CleanSettings
 from sextant_construction.types import Benchmark, StageInput
 
 
@@ -49,14 +46,7 @@ class CandidatesSettings:
         "dense",
     )
     size: Annotated[int, "documents of a pool; more where more are relevant"] = 50
-    given: Annotated[bool, "keep the pools that the task has"] = False
     tokens: Annotated[int, "BERT tokens under which a query is dropped"] = 50
-    group: Annotated[
-        str,
-        "regular expression whose first bracket is, in a document's id, the debate or disease "
-        "that it is of; "
-        "empty: corpus.group. Others of a relevant document's group are hard negatives",
-    ] = ""
 
 
 @dataclass(frozen=True)
@@ -102,11 +92,19 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, if nothing is left."""
     recipe: PoolRecipe = build.recipe
     corpus = recipe.corpus
-    group_of = group_by_pattern(recipe.candidates.group, build.source.group)
     task = load_source(recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data)
     pieces = transfer.Pieces(build)
     queries, gold = _choose(build, task, pieces)
-    queries = _make_candidates(build, task, pieces, queries, gold)
+    candidates = recipe.candidates
+    pools = make_pools(
+        queries,
+        gold,
+        list(map(build.retriever, candidates.retrievers)),
+        dict.fromkeys(gold, candidates.size),
+    )
+    queries = [
+        replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries
+    ]
     facets = _list_facets(build, queries)
     judgements = {"gold": gold}
     if recipe.facets.judge:
@@ -122,45 +120,11 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         settings["document"] = recipe.release.document
     benchmark = build.finish(queries, judgements, (), **settings)
     benchmark = _write_objective(build, _split(build, benchmark))
-    hard = {
-        query.query_id: negatives_in_same_group(
-            query.candidates or (), relevant_ids(gold[query.query_id]), group_of
-        )
-        for query in benchmark.queries
-    }
     provenance = [
-        {
-            "query_id": query_id,
-            "hard": sorted(doc_ids),
-            "facets": facets.get(query_id, []),
-        }
-        for query_id, doc_ids in hard.items()
+        {"query_id": query.query_id, "facets": facets.get(query.query_id, [])}
+        for query in benchmark.queries
     ]
-    return benchmark._replace(provenance=provenance, counts=_count(benchmark, hard, facets))
-
-
-def _count(
-    benchmark: Benchmark,
-    hard: Mapping[str, set[str]],
-    facets: Mapping[str, list[str]],
-) -> dict[str, float]:
-    """Return the counts of pools, hard negatives and facets for the card of the benchmark."""
-    sizes: dict[str, list[int]] = {"test": [], "dev": []}
-    for query in benchmark.queries:
-        split = "dev" if query.query_id in benchmark.dev else "test"
-        sizes[split].append(len(query.candidates or ()))
-    all_sizes = [*chain.from_iterable(sizes.values())]
-    counts = {"documents of a pool, mean": fmean(all_sizes)}
-    # Pools of dev queries have no documents of the pools of test queries.
-    for split in sizes if benchmark.dev else ():
-        counts[f"documents of a {split} pool, mean"] = fmean(sizes[split])
-    if hard_negatives := sum(map(len, hard.values())):
-        counts["hard negatives, share of pools"] = hard_negatives / sum(all_sizes)
-    if facet_counts := [len(facets[query_id]) for query_id in hard if query_id in facets]:
-        counts["facets of a query, mean"] = fmean(facet_counts)
-        counts["facets, least"] = min(facet_counts)
-        counts["facets, most"] = max(facet_counts)
-    return counts
+    return benchmark._replace(provenance=provenance)
 
 
 def _choose(
@@ -226,34 +190,6 @@ def _digest_words(text: str) -> bytes:
     return digest_text(" ".join(unicodedata.normalize("NFC", text).split()))
 
 
-def _make_candidates(
-    build: BuildPipeline,
-    task: Environment,
-    pieces: transfer.Pieces,
-    queries: Sequence[Query],
-    gold: Qrels,
-) -> list[Query]:
-    """Return the queries with their pools."""
-    recipe: PoolRecipe = build.recipe
-    settings = recipe.candidates
-    pools = {}
-    if settings.given:
-        pool_of = {query.query_id: query.candidates or () for query in task.queries}
-        for query_id, grades in gold.items():
-            pools[query_id] = relevant_ids(grades).union(*map(pieces.find, pool_of[query_id]))
-    else:
-        # A dry run takes bm25 for all retrievers if no stage that is priced reads the pools.
-        reads_pools = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts
-        specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
-        pools = make_pools(
-            queries,
-            gold,
-            [build.retriever(spec) for spec in specs],
-            dict.fromkeys(gold, settings.size),
-        )
-    return [replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries]
-
-
 def make_pools(
     queries: Sequence[Query],
     gold: Qrels,
@@ -264,14 +200,7 @@ def make_pools(
 
     `sizes` is by query, too; a pool has more documents only if more are relevant.
     """
-    searches = [
-        Search(
-            query.text,
-            query.objective,
-            query.excluded,
-        )
-        for query in queries
-    ]
+    searches = [Search(query.text, query.objective, query.excluded) for query in queries]
     depth = max(sizes.values())
     results = [retriever.search_many(searches, depth) for retriever in retrievers]
     pools = {}
@@ -312,40 +241,30 @@ def _judge_facets(
 
     `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
     """
-    candidates = {query.query_id: sorted(query.candidates or ()) for query in queries}
-    subqueries = {
-        query.query_id: [
-            replace(query, query_id=f"{query.query_id}/{number}", text=text)
-            for number, text in enumerate(facets.get(query.query_id, ()))
-        ]
-        for query in queries
-    }
-    requests = [
-        pool_judging.GradingRequest(subquery, candidates[query_id])
-        for query_id, of_facets in subqueries.items()
-        for subquery in of_facets
-    ]
+    requests = []
+    facets_of = defaultdict[str, list[str]](list)  # names of the facets, by query
+    for query in queries:
+        for number, text in enumerate(facets.get(query.query_id, ())):
+            name = f"{query.query_id}/{number}"
+            facets_of[query.query_id].append(name)
+            facet = replace(query, query_id=name, text=text)
+            requests.append(pool_judging.GradingRequest(facet, sorted(query.candidates or ())))
     most = sum(len(query.text.split()) for query in queries)
     batch = 2 * build.recipe.judge.batch
     graded = pool_judging.grade(build, "aspects", "", requests, batch, most)
     sums: Grades = {}
     meets_every: Grades = {}
-    for query_id, of_facets in subqueries.items():
-        rows = [graded.get(subquery.query_id, {}) for subquery in of_facets] or [{}]
-        by_candidate = {
-            doc_id: [row.get(doc_id, 0.0) for row in rows] for doc_id in candidates[query_id]
-        }
-        sums[query_id] = {doc_id: sum(grades) for doc_id, grades in by_candidate.items()}
-        meets_every[query_id] = {
-            doc_id: float(min(grades) >= 1) for doc_id, grades in by_candidate.items()
-        }
+    for query in queries:
+        rows = [graded.get(name, {}) for name in facets_of[query.query_id]] or [{}]
+        sums[query.query_id] = {}
+        meets_every[query.query_id] = {}
+        for doc_id in sorted(query.candidates or ()):
+            grades = [row.get(doc_id, 0.0) for row in rows]
+            sums[query.query_id][doc_id] = sum(grades)
+            meets_every[query.query_id][doc_id] = float(min(grades) >= 1)
     unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
     build.drop_all("aspects", unmet, "no candidate meets every facet")
-    build.count(
-        "aspects",
-        len(queries),
-        len(queries) - len(unmet),
-    )
+    build.count("aspects", len(queries), len(queries) - len(unmet))
     return {"aspects": sums, "every": meets_every}
 
 
@@ -388,25 +307,6 @@ def list_triplets(query: Query, gold: Qrels) -> list[Comparison]:
     return [Comparison(TRIPLETS, *pair) for pair in list_pairs(grades)]
 
 
-def group_by_pattern(pattern: str, group_of: Mapping[str, str] = {}) -> Callable[[str], str]:
-    """Return a function that gives a document's group.
-
-    That is the text of the pattern's first bracket in its id, or else the group that `group_of`
-    has; "" if there is none. UsageError for a pattern without a bracket.
-    """
-    compiled = compile_pattern(pattern)
-    if pattern and not compiled.groups:
-        raise UsageError(
-            f"group: {pattern!r} has no bracket; write one around what an id says of the group"
-        )
-
-    def find_group(doc_id: str) -> str:
-        match = compiled.search(doc_id) if pattern else None
-        return (match and match[1]) or group_of.get(doc_id, "")
-
-    return find_group
-
-
 def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     """Return the benchmark with the draft of an objective by which a judge orders most triplets."""
     settings: ObjectiveSettings = build.recipe.objective
@@ -426,13 +326,11 @@ def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
         drafts,
         dev[len(shown) :] or dev,
     )
-    if not drafts:
-        build.count("try", 0, 0)
+    best = max(drafts, key=wins.__getitem__, default="")
+    build.drop_all("try", [draft for draft in drafts if draft != best], "another is better")
+    build.count("try", len(drafts), min(1, len(drafts)))
+    if not best:
         return benchmark
-    best = max(drafts, key=wins.__getitem__)
-    drafts.remove(best)
-    build.drop_all("try", drafts, "another is better")
-    build.count("try", 1 + len(drafts), 1)
     return benchmark._replace(settings={**benchmark.settings, "objective": best})
 
 

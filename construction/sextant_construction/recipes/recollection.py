@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, cycle, zip_longest
+from itertools import chain, cycle, product, zip_longest
 from typing import Annotated, Any, Literal
 
 from sextant.environments.base import Grades
@@ -77,10 +77,11 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         posts,
         {doc_id: [doc_id] for doc_id in posts},
     )
-    passage_of = {queries.make_query(build, post): doc_id for doc_id, post in posts.items()}
-    first_posts = {*passage_of.values()}
-    repeats = [doc_id for doc_id in posts if doc_id not in first_posts]
-    build.drop_all("unique", repeats, "in the very words of another")
+    first_of: dict[str, str] = {}
+    for doc_id, post in posts.items():
+        if first_of.setdefault(post, doc_id) != doc_id:
+            build.drop("unique", doc_id, "in the very words of another")
+    passage_of = {queries.make_query(build, post): doc_id for post, doc_id in first_of.items()}
     gold = _judge(build, passage_of, notes)
     build.demand(gold)
     accepted = {query: doc_id for query, doc_id in passage_of.items() if query.query_id in gold}
@@ -114,14 +115,7 @@ def _recollect(build: BuildPipeline) -> Notes:
     turns = zip_longest(*(groups[name] for name in stable_order(groups)))
     sample = list(filter(None, chain.from_iterable(turns)))[: settings.sample or None]
     inputs = {"least": settings.rating, "words": settings.words}
-    units = (
-        StageInput(
-            doc_id,
-            inputs,
-            build.passages([doc_id]),
-        )
-        for doc_id in sample
-    )
+    units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
     notes: dict[str, Mapping[str, Any]] = {}
     forgettable = []
     further = []
@@ -213,38 +207,26 @@ def _rewrite(
     return rewritten
 
 
-def _judge(
-    build: BuildPipeline,
-    passage_of: Mapping[Query, str],
-    notes: Notes,
-) -> Grades:
+def _judge(build: BuildPipeline, passage_of: Mapping[Query, str], notes: Notes) -> Grades:
     """Return which passages each query could mean; it is dropped if its own is not recognised."""
     recipe: RecollectionRecipe = build.recipe
     judge = recipe.judge
+    retrievers = recipe.recollect.retrievers
     near = {}
     requests = []
     for query, passage in passage_of.items():
         # The passage, and those that retrievers find by its text or the query's
-        doc_ids = [passage]
-        for spec in recipe.recollect.retrievers:
-            for text in (query.text, build.text(passage)):
-                hits = build.retriever(spec).search(text, judge.near // 2 + 1)
-                doc_ids += hits.doc_ids
-        distinct = dict.fromkeys(doc_ids)
-        near[query] = [doc_id for doc_id in distinct if doc_id not in build.source.twins]
+        found = {passage: None}
+        for spec, text in product(retrievers, (query.text, build.text(passage))):
+            hits = build.retriever(spec).search(text, judge.near // 2 + 1)
+            found |= dict.fromkeys(hits.doc_ids)
+        near[query] = [doc_id for doc_id in found if doc_id not in build.source.twins]
         mistakes = [f"Misremembered: {mistake}" for mistake in notes[passage]["changed"]]
         described = replace(query, text="\n".join([query.text, *mistakes]))
         requests.append(pool_judging.GradingRequest(described, near[query], members=[passage]))
-    retrievers = len(recipe.recollect.retrievers) if passage_of else 0
-    calls = math.ceil((judge.near + 3) * retrievers / judge.batch)
-    graded = pool_judging.grade(
-        build,
-        "unique",
-        LENS,
-        requests,
-        judge.batch,
-        build.most_queries * calls,
-    )
+    calls = math.ceil((judge.near + 3) * len(retrievers) / judge.batch)
+    most = build.most_queries * calls if passage_of else 0
+    graded = pool_judging.grade(build, "unique", LENS, requests, judge.batch, most)
     meant = {}
     for query in passage_of:
         grades = graded[query.query_id]
@@ -252,11 +234,7 @@ def _judge(
     build.review(
         "ambiguity",
         meant,
-        lambda query: build.choice(
-            "remembered",
-            query.text,
-            near[query][:SHOWN],
-        ),
+        lambda query: build.choice("remembered", query.text, near[query][:SHOWN]),
     )
     gold: Grades = {}
     for query, doc_ids in meant.items():

@@ -228,23 +228,14 @@ def write(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     """Change one word that the condition has: a number, else its heaviest, into one that another condition has."""
     before = str(inputs["sentence"])
-    other_conditions = " ".join(inputs["others"])
-    candidates = (
-        [word for word in halve(inputs["condition"], statistics) if word in content_words(before)]
-        or content_words(before)
-        or ["it"]
-    )
-    old = next(filter(str.isdecimal, candidates), candidates[0])
-    new = next(
-        (word for word in halve(other_conditions, statistics) if word not in content_words(before)),
-        "otherwise",
-    )
-    return re.sub(
-        rf"\b{re.escape(old)}\b",
-        str(int(old) + 7) if old.isdecimal() else new,
-        before,
-        flags=re.IGNORECASE,
-    )
+    words = content_words(before)
+    candidates = [word for word in halve(inputs["condition"], statistics) if word in words]
+    old = next(filter(str.isdecimal, candidates), (candidates or words or ["it"])[0])
+    others = halve(" ".join(inputs["others"]), statistics)
+    new = next((word for word in others if word not in words), "otherwise")
+    if old.isdecimal():
+        new = str(int(old) + 7)
+    return re.sub(rf"\b{re.escape(old)}\b", new, before, flags=re.IGNORECASE)
 
 
 def hold(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:

@@ -16,13 +16,7 @@ def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     for passage in inputs["passages"]:
         shared = len(query_words & {*content_words(passage.text)}) / max(1, len(query_words))
         grade = HIGHEST if shared >= LEAST else int(shared > 0)
-        rows.append(
-            {
-                "id": passage.id,
-                "grade": grade,
-                "reason": "words",
-            }
-        )
+        rows.append({"id": passage.id, "grade": grade, "reason": "words"})
     return rows
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from dspy import InputField, OutputField, Signature
 
 from sextant.programs.llm_tasks.objective_writer import WriteObjective
-from sextant.tools.models.answers.checks import InvalidAnswer, Outputs
 from sextant_construction.stages.stage_program import Inputs, StageQuestion
 
 
@@ -34,16 +33,6 @@ def copied(facets: Iterable[str], text: str) -> list[str]:
     return list(dict.fromkeys(piece for piece in pieces if piece and piece.lower() in squeezed))
 
 
-def in_its_words(inputs: Inputs, outputs: Outputs) -> None:
-    """Check that the query says each of the facets."""
-    copied_facets = copied(outputs["facets"], inputs["text"])
-    if strange := [
-        facet for facet in outputs["facets"] if " ".join(facet.split()) not in copied_facets
-    ]:
-        reason = f"the query does not say {strange[0][:80]!r}; copy facets from it to the letter"
-        raise InvalidAnswer("wrong type", reason, tolerable=bool(copied_facets))
-
-
 def split_clauses(inputs: Inputs, statistics: Any) -> list[str]:
     """Return the query's clauses."""
     return copied(re.split(r"(?<=[.,;:!?])\s+", inputs["text"]), inputs["text"])
@@ -54,9 +43,7 @@ def describe(inputs: Inputs, statistics: Any) -> str:
     return f"Wanted is what shares the words of the query. {inputs['relevance']}".strip()
 
 
-FACETS = StageQuestion(
-    ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",), check=in_its_words
-)
+FACETS = StageQuestion(ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",))
 OBJECTIVE = StageQuestion(
     WriteObjective,
     {"objective": describe},

@@ -37,7 +37,6 @@ FRAME = (  # of a post without a model, so that its passage has no more than a s
     "order that I recall:"
 )
 PASSAGE_WORDS = 6  # words of the passage in such a post
-SHARE = 0.35  # of the weight of such a post, that the passage's words have at most
 
 
 class RecollectMoment(Signature):
@@ -102,23 +101,15 @@ def sized(inputs: Inputs, outputs: Outputs) -> None:
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return a frame with words of the passage, no rare words; nothing if these would be too much
-    of it.
-    """
-    passage_words = {*content_words(inputs["passages"][0].text)}
-    frame = {*content_words(FRAME)}
-    weigh = statistics.weight
+    """Return a frame with words of the passage, no rare words; nothing if it has none."""
     least = COMMON * statistics.documents
     fit = [
         word
-        for word in passage_words - frame
+        for word in {*content_words(inputs["passages"][0].text)} - {*content_words(FRAME)}
         if word.isalpha() and statistics.frequency.get(word, 0) > least
     ]
-    words = sorted(sorted(fit, key=lambda word: (-weigh(word), word))[:PASSAGE_WORDS])
-    is_sparing = sum(map(weigh, {*words} | passage_words & frame)) <= SHARE * sum(
-        map(weigh, {*words} | frame)
-    )
-    return f"{FRAME} {', '.join(words)}" if is_sparing and words else ""
+    fit.sort(key=lambda word: (-statistics.weight(word), word))
+    return f"{FRAME} {', '.join(sorted(fit[:PASSAGE_WORDS]))}" if fit else ""
 
 
 def rate(inputs: Inputs, statistics: TermStatistics) -> int:
@@ -129,17 +120,14 @@ def rate(inputs: Inputs, statistics: TermStatistics) -> int:
 def recognise(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Give the highest grade to passages with all words of a post but the frame's, and none to others."""
     post_words = {*content_words(inputs["description"])} - {*content_words(FRAME)}
-    rows = []
-    for passage in inputs["passages"]:
-        grade = HIGHEST * (post_words <= {*content_words(passage.text)})
-        rows.append(
-            {
-                "id": passage.id,
-                "grade": grade,
-                "reason": "words",
-            }
-        )
-    return rows
+    return [
+        {
+            "id": passage.id,
+            "grade": HIGHEST * (post_words <= {*content_words(passage.text)}),
+            "reason": "words",
+        }
+        for passage in inputs["passages"]
+    ]
 
 
 RECOLLECT = StageQuestion(

@@ -88,11 +88,11 @@ def write_task(folder):
 
 def test_a_query_stays_only_if_all_its_old_passages_stand_in_new_ones(tmp_path):
     task, pages = write_task(tmp_path)
-    section = {"task": str(task), "labels": "passages", "positive": 2.0}
+    section = {"task": str(task), "labels": "passages"}
     folder = prepare(tmp_path / "home", "adapt", pages, cut={"by": ""}, adapt=section)
     [_, transferred] = build(folder)["stages"]
     assert (
-        load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 1.0}}
+        load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 2.0}}
         and transferred["came_out"] == 1
     )
     why = "no new passage contains what is relevant"
@@ -102,7 +102,7 @@ def test_a_query_stays_only_if_all_its_old_passages_stand_in_new_ones(tmp_path):
     lines(tmp_path / "said.jsonl", [json.dumps({"item": item, "rater": "ann", "value": "yes"})])
     assert human_review.import_answers(folder, [tmp_path / "said.jsonl"]) == 0
     build(folder)
-    assert load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 1.0}, "q3": {"sugar.md": 1.0}}
+    assert load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 2.0}, "q3": {"sugar.md": 2.0}}
 
 
 def test_queries_that_people_do_not_find_natural_are_dropped_with_their_rating(tmp_path):

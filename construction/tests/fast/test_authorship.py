@@ -129,7 +129,7 @@ def test_pieces_of_a_post_ask_for_other_posts_of_its_author(tmp_path):
         for n, text in enumerate(words)
     ]
     (tmp_path / "posts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shape = {"corpus": {"group": "who"}, "cut": {"by": "snippets", "words": 5}}
+    shape = {"corpus": {"group": "who"}, "cut": {"by": "turns", "speaker": "^It is"}}
     folder = prepare(tmp_path / "built", "external", str(tmp_path / "posts.jsonl"), **shape)
     found = {row["stage"]: row for row in build(folder)["stages"]}
     assert (found["authors"]["went_in"], found["authors"]["came_out"]) == (
