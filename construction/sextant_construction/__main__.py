@@ -122,10 +122,8 @@ def parser() -> CommandParser:
     add = running.add_argument
     add("--until", default="", metavar="STAGE", help="stop after this stage")
     add("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
-    add("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
     purpose = "a trial on N of the documents, in FOLDER/limit-N"
     add("--limit", type=positive, metavar="N", help=purpose)
-    add("--follow-links", action="store_true", help=follow_links)
     purpose = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     add("--lm", action="append", default=[], metavar="SPEC", help=purpose)
     cli_options.add_options(running, SharedRequest, without={*_WITHOUT, "runs", "lm"})
@@ -182,8 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     models: dict[str, str] = {}  # by role or stage; "" is all others
     for text in arguments.lm:
-        role = ""
-        spec = text
+        role, spec = "", text
         if re.match(r"[a-z_]+=", text):
             role, spec = cli_options.parse_name_value(text)
         if models.setdefault(role, spec) != spec:
@@ -194,7 +191,7 @@ def run(arguments: argparse.Namespace) -> int:
     plain = models.pop("", None)
     values = vars(arguments)
     request = cli_options.from_options(SharedRequest, values | {"lm": plain, **_BLANK})
-    names = ("until", "dry_run", "cassette", "limit", "follow_links")
+    names = ("until", "dry_run", "limit")
     options = {name: values[name] for name in names}
     result = running.run(arguments.folder, request, models, **options)
     print_result(result, running.render_build, as_json=arguments.json)

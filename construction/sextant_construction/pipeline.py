@@ -26,7 +26,6 @@ from sextant.evals.running.runner import QueryHooks
 from sextant.tools import code_digest, retrievers
 from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
-from sextant.tools.models.storage.cassette import Cassette
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import Progress, print_stderr
 from sextant.tools.records import (
@@ -84,7 +83,6 @@ class BuildPipeline:
         requests: Mapping[str, SharedRequest],
         *,
         ahead: bool = False,
-        cassette: Path | None = None,
     ) -> None:
         """`requests` are by role of stages/stage_program.py, or by stage.
 
@@ -103,8 +101,6 @@ class BuildPipeline:
         self.certain = True  # whether a dry run knows the units of a stage
         self._requests = requests
         self._resources = make_resources(next(iter(requests.values())))
-        self._file = cassette
-        self._cassette: Cassette | None = None
         self._stages = dict[str, tuple[StageProgram, ModelStage]]()
         self._held = ExitStack()
         self._asks = dict[str, Any]()
@@ -115,9 +111,6 @@ class BuildPipeline:
 
     def __enter__(self) -> "BuildPipeline":
         if not self.ahead:
-            if self._file:
-                sends = any(request.lm != "offline" for request in self._requests.values())
-                self._cassette = Cassette(self._file, self._resources, sends=sends)
             self._resources.open(self.folder, self.folder)
             dropped = run_folder.writing(self.folder / "dropped.jsonl")
             self._dropped_file = self._held.enter_context(dropped)
@@ -129,8 +122,6 @@ class BuildPipeline:
         self._resources.settle()
         if self.ahead:
             return
-        if self._cassette:
-            self._cassette.record(complete=problem[0] is None and not self.until)
         rows = []
         for row in self.funnel.values():
             if row.stage in self._asks:

@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
@@ -37,8 +37,8 @@ RECIPES = {
 # name -> what differs from its paper, as construction/docs/building.md has it at length.
 DIFFERS = {
     "latent": "batches are shown the labels in use; labels are collapsed where they share words, "
-    "not by embeddings; groups are merged if two readings agree, and a divided group is validated "
-    "again; of like groups those with few common words are chosen, not by a model; the judge alone "
+    "not by embeddings; groups are merged if two readings agree, and a group of which more than "
+    "30 % do not belong is dropped; groups with few common words are chosen, not by a model; the judge alone "
     "grades, and documents outside a group may join it; words that give answers away are looked "
     "for by rule as well; a proof's query is its member that is worded least like the others",
     "recollection": "openings alone are written again, a prompt of ours takes out what identifies, "
@@ -52,18 +52,6 @@ DIFFERS = {
     "everywhere; queries of which no document meets every facet stay; a judge, not a person, tries "
     "objectives",
 }
-
-
-@dataclass(frozen=True)
-class ModelsSettings:
-    """Which model is asked; the one of --lm if a name is empty."""
-
-    sweep: Annotated[str, "reads the whole corpus: a cheap one"] = ""
-    write: Annotated[str, "writes queries, and labels and merges groups: a strong one"] = ""
-    judge: Annotated[str, "judges: best of another family than the one that writes"] = ""
-    stages: Annotated[dict[str, str], "another model for single stages, by name"] = field(
-        default_factory=dict
-    )
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,6 @@ class Recipe:
     corpus: CorpusSettings = CorpusSettings()
     clean: CleanSettings = CleanSettings()
     cut: CutSettings = CutSettings()
-    models: ModelsSettings = ModelsSettings()
     limits: LimitsSettings = LimitsSettings()
     release: ReleaseSettings = ReleaseSettings()
 

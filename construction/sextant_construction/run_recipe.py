@@ -1,12 +1,11 @@
 """Run a recipe in its folder, estimate its cost before, and report its progress."""
 
 import json
+import math
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +14,7 @@ from sextant.evals.running.request import SharedRequest
 from sextant.evals.running.resolve import check_prices
 from sextant.evals.studies.run_cells import FIGURES
 from sextant.tools import plugins, retrievers
-from sextant.tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
+from sextant.tools.errors import FAULTS, DataError, RunBusy, SextantError, UsageError
 from sextant.tools.models.model_spec import check_key, price_is_known
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
@@ -29,6 +28,7 @@ from sextant_construction.stages.stage_program import Role
 from sextant_construction.types import Benchmark, read_dropped
 
 ROLES = get_args(Role)
+HEADS = ["stage", "in", "out", "left out", "calls", "model", "list price"]  # of the funnel
 INGEST = "ingest"  # the first stage, which asks no model
 # Of the units that are certain, of those known so far, and of the most that the recipe allows; None
 # if a price is not known.
@@ -43,9 +43,7 @@ def run(
     *,
     until: str = "",
     dry_run: bool = False,
-    cassette: Path | None = None,
     limit: int | None = None,
-    follow_links: bool = False,
 ) -> Result:
     """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
 
@@ -53,64 +51,46 @@ def run(
     SextantError if the benchmark cannot be finished; answers so far are kept.
     """
     name, parameters = recipe.read_recipe(folder)
-    corpus = parameters.corpus
-    if follow_links:
-        corpus = replace(corpus, follow_links=True)
-    lms = _choose_models(parameters, named, request)
-    if until and until not in (INGEST, *STAGES):
-        raise UnknownName("stage", until, (INGEST, *STAGES))
+    known = (*ROLES, *STAGES)
+    for role in named:
+        plugins.resolve("stage or role", role, dict.fromkeys(known))
+    lms = dict.fromkeys(ROLES, request.lm) | {role: lm for role, lm in named.items() if lm}
+    if until:
+        plugins.resolve("stage", until, dict.fromkeys((INGEST, *STAGES)))
     if limit is not None:
-        corpus = replace(corpus, sample=limit)
+        parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
         # A trial leaves the benchmark alone.
         folder = folder / f"limit-{limit}"
         files.mkdir_private(folder)
-    parameters = replace(parameters, corpus=corpus)
     specs = [
         retrievers.canonicalize(text)
         for section in vars(parameters).values()
         for text in getattr(section, "retrievers", ())
     ]
     check_prices(request, lms.values(), specs)
-    for lm in lms.values() if not (dry_run or cassette) else ():
-        if lm != "offline":
+    for lm in lms.values():
+        if not dry_run and lm != "offline":
             check_key(lm, request.headers)
     label = plugins.display_name(name)
     differs = recipe.describe_differences(name)
-    with files.lock_file(
-        folder / ".lock",
-        partial(_refuse, folder),
-        files.PRIVATE,
-    ):
-        # A build that is refused says why in its one line.
+
+    def refuse() -> None:
+        raise RunBusy(f"another process is at {folder}; wait for it")
+
+    with files.lock_file(folder / ".lock", refuse, files.PRIVATE):
         _warn_of_unknown_prices(request, lms)
         source = ingest.ingest(
-            corpus,
-            parameters.clean,
-            parameters.cut,
-            folder / "corpus",
+            parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
         )
         for warning in source.warnings:
             print_stderr(warning)
         requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
-        pipeline = BuildPipeline(
-            folder,
-            label,
-            parameters,
-            source,
-            requests,
-            ahead=dry_run,
-            cassette=cassette,
-        )
-        with pipeline as build:
+        with BuildPipeline(folder, label, parameters, source, requests, ahead=dry_run) as build:
             build.until = until
             for left_out in read_dropped(source):
                 build.drop(INGEST, *left_out)
             documents = len(source.documents)
-            build.count(
-                INGEST,
-                documents + sum(source.counts.values()),
-                documents,
-            )
+            build.count(INGEST, documents + sum(source.counts.values()), documents)
             benchmark = _follow_recipe(build, recipe.load_builder(parameters))
         if dry_run:
             return {"dry_run": True, "stages": total_estimates(build.forecasts)}
@@ -132,19 +112,6 @@ def run(
             f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)"
         )
     return read_status(folder) | {"differs": differs}
-
-
-def _refuse(folder: Path) -> None:
-    raise RunBusy(f"another process is at {folder}; wait for it")
-
-
-def _warn_of_unknown_prices(request: SharedRequest, lms: Mapping[str, str]) -> None:
-    for lm in dict.fromkeys(lms.values()):
-        if not price_is_known(lm, request.prices):
-            print_stderr(
-                f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
-                f"tells it, and --budget-calls limits what is sent"
-            )
 
 
 def _follow_recipe(
@@ -175,18 +142,13 @@ def _follow_recipe(
         raise UsageError(f"the recipe {build.name} fails: {description}") from error
 
 
-def _choose_models(
-    parameters: recipe.Recipe,
-    named: Mapping[str, str],
-    request: SharedRequest,
-) -> dict[str, str]:
-    """Return the model of each role, and of each stage that has a model of its own."""
-    known = (*ROLES, *STAGES)
-    for name in (*parameters.models.stages, *named):
-        if name not in known:
-            raise UnknownName("stage or role", name, known)
-    by_role = {role: getattr(parameters.models, role) or request.lm for role in ROLES}
-    return by_role | parameters.models.stages | {name: lm for name, lm in named.items() if lm}
+def _warn_of_unknown_prices(request: SharedRequest, lms: Mapping[str, str]) -> None:
+    for lm in dict.fromkeys(lms.values()):
+        if not price_is_known(lm, request.prices):
+            print_stderr(
+                f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
+                f"tells it, and --budget-calls limits what is sent"
+            )
 
 
 def read_status(folder: Path) -> Result:
@@ -225,25 +187,13 @@ def render_build(result: Result) -> str:
     rows = []
     for row in result["stages"]:
         usage = row["usage"]
-        reasons = (f"{count:,} {reason}" for reason, count in row["dropped"].items())
-        cells = [
-            row["stage"],
-            f"{row['went_in']:,}",
-            f"{row['came_out']:,}",
-            ", ".join(reasons),
-        ]
-        cells += [f"{usage['calls']:,}" if usage else "", row["lm"]]
-        has_price = usage and row["lm"] != "offline"
-        rows.append([*cells, number(usage["list_usd"], "${:.4f}") if has_price else ""])
-    heads = ["stage", "in", "out", "left out", "calls", "model", "list price"]
-    lines: list[Any] = [
-        ResultTable(
-            "",
-            heads,
-            rows,
-            (0, 3, 5),
-        )
-    ]
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in row["dropped"].items())
+        cells = [row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", reasons]
+        if usage:
+            price = number(usage["list_usd"], "${:.4f}") if row["lm"] != "offline" else ""
+            cells += [f"{usage['calls']:,}", row["lm"], price]
+        rows.append(cells + [""] * (len(HEADS) - len(cells)))
+    lines: list[Any] = [ResultTable("", HEADS, rows, (0, 3, 5))]
     if any(row["lm"] == "offline" for row in result["stages"]):
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
@@ -264,50 +214,31 @@ def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     recipe allows. If the rehearsal came to no unit, units are taken to be as large as the largest
     units of other stages.
     """
-    asked = [forecast for forecast in forecasts if forecast["queries"]]
-    by_stage = defaultdict[str, list[Result]](list)
-    for forecast in forecasts:
-        by_stage[forecast["stage"]].append(forecast)
-    estimates: dict[str, dict[str, Range]] = {stage: {} for stage in by_stage}
-    for figure in FIGURES:
-        largest = max(((row[figure] or 0.0) / row["queries"] for row in asked), default=0.0)
-        for stage, rows in by_stage.items():
-            estimates[stage][figure] = _estimate(rows, figure, largest)
+    estimates: dict[str, dict[str, Range]] = {}
+    for stage in dict.fromkeys(row["stage"] for row in forecasts):
+        rows = [row for row in forecasts if row["stage"] == stage]
+        units = sum(row["units"] for row in rows)
+        most = max(units, *(row["most"] for row in rows))
+        estimates[stage] = dict.fromkeys(FIGURES)
+        for figure in FIGURES:
+            if any(row[figure] is None for row in rows):
+                continue
+            known = sum(row[figure] for row in rows)
+            certain = sum(row[figure] for row in rows if row["certain"])
+            largest = max((row[figure] or 0) / max(1, row["queries"]) for row in forecasts)
+            of_unit = known / units if units else largest
+            estimates[stage][figure] = [certain, known, of_unit * most]
     return estimates
 
 
-def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
-    """Return the range of a figure over the forecasts of a stage."""
-    amounts = [forecast[key] for forecast in forecasts]
-    if None in amounts:
-        return None
-    units = sum(forecast["units"] for forecast in forecasts)
-    most = max(forecast["most"] for forecast in forecasts)
-    if not units:
-        return [0.0, 0.0, most * largest]
-    certain = sum(forecast[key] for forecast in forecasts if forecast["certain"])
-    known = sum(amounts)
-    return [
-        certain,
-        known,
-        known * max(most, units) / units,
-    ]
-
-
-def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
-    total: dict[str, Range] = {}
-    for figure in FIGURES:
-        ranges = [by_figure[figure] for by_figure in sums.values()]
-        known = [levels for levels in ranges if levels is not None]
-        columns = zip(*known, strict=True)
-        total[figure] = [sum(column) for column in columns] if known == ranges else None
-    rows = []
-    for name, by_figure in {**sums, "all": total}.items():
-        cells = [name]
-        for figure, (_, form) in FIGURES.items():
-            levels = by_figure[figure]
-            numbers = map(form.format, levels or ())
-            cells.append("unknown" if levels is None else " ".join(numbers))
-        rows.append(cells)
+def _tabulate_estimates(estimates: Mapping[str, Mapping[str, Range]]) -> ResultTable:
     heads = ["stage", *(head for head, _ in FIGURES.values())]
-    return ResultTable("", heads, rows, (0,))
+    table: dict[str, list[str]] = {stage: [stage] for stage in estimates}
+    table["all"] = ["all"]
+    for figure, (_, form) in FIGURES.items():
+        known = [by_figure[figure] or [math.nan] * 3 for by_figure in estimates.values()]
+        ranges = [*known, [sum(column) for column in zip(*known, strict=True)]]
+        for cells, levels in zip(table.values(), ranges, strict=True):
+            is_known = not any(map(math.isnan, levels))
+            cells.append(" ".join(map(form.format, levels)) if is_known else "unknown")
+    return ResultTable("", heads, list(table.values()), (0,))

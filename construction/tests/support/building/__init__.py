@@ -34,7 +34,7 @@ def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, An
 
 def build(folder: Path, lm: str = "offline", **more: Any) -> dict[str, Any]:
     """Run the recipe; `more` are options of the request, or of sextant_construction.run_recipe.run."""
-    names = ("until", "dry_run", "cassette", "limit", "follow_links")
+    names = ("until", "dry_run", "limit")
     own = {name: more.pop(name) for name in names if name in more}
     found = run_recipe.run(folder, SharedRequest(**PROGRAM, lm=lm, **more), **own)
     if "folder" in found:
