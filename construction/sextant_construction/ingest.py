@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 from pydantic import PositiveInt
 
@@ -188,13 +188,9 @@ def _joint(separator: str) -> str:
     return "." if "." not in separator else "/"
 
 
-class CorpusRow(NamedTuple):
-    """A document as it was read; its id is "" if none is given."""
-
-    location: str  # for messages: the file and line, or the task and document
-    document: Document
-    group: str
-    private: dict[str, str]  # column -> text
+# A document as it was read: its location, for messages; the document, whose id is "" if none is
+# given; its group; its private texts, by column
+CorpusRow = tuple[str, Document, str, dict[str, str]]
 
 
 class _Ingestion:
@@ -324,7 +320,7 @@ class _Ingestion:
         for original in task.documents.stream():
             parent = unit_of(original.doc_id)
             document = replace(original, parent="" if parent == original.doc_id else parent)
-            yield CorpusRow(f"{self.corpus.path}, {original.doc_id}", document, "", {})
+            yield f"{self.corpus.path}, {original.doc_id}", document, "", {}
 
     def _file_rows(self) -> Iterator[CorpusRow]:
         names = self.corpus
@@ -375,7 +371,7 @@ class _Ingestion:
         )
         group = read_text(names.group) if names.group else ""
         private = {column: read_text(column) for column in names.private}
-        return CorpusRow(location, Document(doc_id, text, title), group, private)
+        return location, Document(doc_id, text, title), group, private
 
     def _refuse(self, text: str) -> str:
         """Return the reason to leave a document out; "" if it stays."""

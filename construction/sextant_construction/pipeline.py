@@ -181,10 +181,12 @@ class BuildPipeline:
     def ask_rows(
         self,
         stage: str,
-        units: Iterable[StageInput],
+        batches: Iterable[Sequence[tuple[str, str]]],
+        inputs: JsonMapping,
         most: int | None = None,
     ) -> Iterator[tuple[str, Any]]:
-        """Yield each passage of the units that an answer has a row for, with this row."""
+        """Yield each passage of the batches that an answer has a row for, with this row."""
+        units = (StageInput(batch[0][0], inputs, batch) for batch in batches)
         for _, answer in self.ask(stage, units, most):
             yield from answer.get(self._open(stage)[0].question.rows, {}).items()
 
@@ -294,13 +296,6 @@ class BuildPipeline:
         if self.certain:
             self.most_queries = min(self.most_queries, most)
 
-    def describe(self) -> str:
-        """Return in a line the numbers that went through the stages so far."""
-        return "; ".join(
-            f"{row.stage} ({row.went_in:,} in, {row.came_out:,} out)"
-            for row in self.funnel.values()
-        )
-
     def demand(
         self,
         remaining: Collection[Any],
@@ -309,7 +304,9 @@ class BuildPipeline:
     ) -> None:
         """Raise DataError, with the numbers that went through the stages, if nothing is left."""
         if not remaining:
-            raise DataError(f"no {noun} is left after {self.describe()}; {remedy}")
+            rows = self.funnel.values()
+            stages = (f"{row.stage} ({row.went_in:,} in, {row.came_out:,} out)" for row in rows)
+            raise DataError(f"no {noun} is left after {'; '.join(stages)}; {remedy}")
 
     def finish(
         self,

@@ -14,7 +14,7 @@ from sextant.evals.running.request import SharedRequest
 from sextant.evals.running.resolve import check_prices
 from sextant.evals.studies.run_cells import FIGURES
 from sextant.tools import plugins, retrievers
-from sextant.tools.errors import FAULTS, DataError, RunBusy, SextantError, UsageError
+from sextant.tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
 from sextant.tools.models.model_spec import check_key, price_is_known
 from sextant.tools.platform import files
 from sextant.tools.platform.cli import print_stderr
@@ -53,10 +53,11 @@ def run(
     name, parameters = recipe.read_recipe(folder)
     known = (*ROLES, *STAGES)
     for role in named:
-        plugins.resolve("stage or role", role, dict.fromkeys(known))
+        if role not in known:
+            raise UnknownName("stage or role", role, known)
     lms = dict.fromkeys(ROLES, request.lm) | {role: lm for role, lm in named.items() if lm}
-    if until:
-        plugins.resolve("stage", until, dict.fromkeys((INGEST, *STAGES)))
+    if until and until not in (INGEST, *STAGES):
+        raise UnknownName("stage", until, (INGEST, *STAGES))
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
         # A trial leaves the benchmark alone.

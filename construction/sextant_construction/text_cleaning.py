@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -110,16 +109,13 @@ class TextWarnings:
     """Warnings about the texts for a person before anything is sent."""
 
     def __init__(self) -> None:
-        self._counts = Counter[str]()  # by kind
-        self._documents = Counter[str]()
-        self._examples = dict[str, str]()
+        self._found = dict[str, tuple[int, int, str]]()  # by topic: things, documents, an example
 
     def add(self, topic: str, count: int, example: str) -> None:
         """Count things of a kind in a document; the first example of each kind is kept."""
         if count:
-            self._counts[topic] += count
-            self._documents[topic] += 1
-            self._examples.setdefault(topic, example)
+            before, documents, first = self._found.get(topic, (0, 0, example))
+            self._found[topic] = (before + count, documents + 1, first)
 
     def look_at(self, document: Document) -> None:
         """Count the personal data of a document, of which an example is masked, and whether it speaks to a model."""
@@ -137,7 +133,6 @@ class TextWarnings:
     def say(self) -> list[str]:
         """Return a sentence for each kind of finding."""
         return [
-            f"{count:,} {topic} in {plural(self._documents[topic], 'document')}, e.g. "
-            f"{self._examples[topic]}"
-            for topic, count in self._counts.items()
+            f"{count:,} {topic} in {plural(documents, 'document')}, e.g. {example}"
+            for topic, (count, documents, example) in self._found.items()
         ]

@@ -248,11 +248,8 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
     if not screen.kinds:
         return doc_ids
     inputs = {"attribute": wording, "kinds": dict(screen.kinds)}
-    units = (
-        StageInput(batch[0], inputs, build.passages(batch))
-        for batch in overlapping_slices(doc_ids, screen.batch)
-    )
-    rows = build.ask_rows("screen", units)
+    batches = map(build.passages, overlapping_slices(doc_ids, screen.batch))
+    rows = build.ask_rows("screen", batches, inputs)
     category_of = {doc_id: row["kind"] for doc_id, row in rows}
     categories = list(screen.kinds)
     build.review(
@@ -277,17 +274,13 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
         "further": dict(attribute.further),
         "label_words": settings.label_words,
     }
-    units = (
-        StageInput(
-            batch[0],
-            inputs,
-            build.passages(batch, private=attribute.private),
-        )
+    batches = (
+        build.passages(batch, private=attribute.private)
         for batch in overlapping_slices(doc_ids, settings.batch)
     )
     notes = {}
     most = math.ceil(len(build.source.documents) / settings.batch)
-    for doc_id, row in build.ask_rows("extract", units, most):
+    for doc_id, row in build.ask_rows("extract", batches, inputs, most):
         description = row["attribute"].strip()
         if description:
             notes[doc_id] = AttributeNote(description, row["label"].strip())
@@ -319,15 +312,8 @@ def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
     most = math.ceil(len(build.source.documents) / group.batch)
     for wave in [batches[:1], *overlapping_slices(batches[1:], WAVE)]:
         in_use = [label for label, _ in Counter(labels.values()).most_common(group.batch)]
-        units = [
-            StageInput(
-                batch[0],
-                {"in_use": in_use},
-                [(doc_id, notes[doc_id].attribute) for doc_id in batch],
-            )
-            for batch in wave
-        ]
-        rows = build.ask_rows("label", units, most)
+        described = [[(doc_id, notes[doc_id].attribute) for doc_id in batch] for batch in wave]
+        rows = build.ask_rows("label", described, {"in_use": in_use}, most)
         labels |= {doc_id: row["label"].strip() for doc_id, row in rows if row["label"].strip()}
     build.count("label", len(notes), len(labels))
     return labels

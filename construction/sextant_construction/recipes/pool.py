@@ -19,7 +19,6 @@ from sextant.environments.chunking import bert_tokens
 from sextant.evals.running.candidate_pools import round_robin
 from sextant.programs.llm_tasks.relevance_judge import RULES
 from sextant.tools.corpus import Corpus, digest_text
-from sextant.tools.errors import DataError
 from sextant.tools.lenses import get_lens
 from sextant.tools.models.prompting import escape_markers
 from sextant.tools.records import Query
@@ -313,24 +312,17 @@ def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     if not settings.drafts:
         return benchmark
     dev = stable_order(benchmark.comparisons)
-    if not dev:
-        raise DataError(
-            f"no triplet of dev is there to try an objective on, after {build.describe()}"
-        )
+    build.demand(dev, "triplet of dev")
     shown = dev[: min(settings.cases, math.ceil(len(dev) / 2))]
     drafts = _draft_objectives(build, benchmark, shown)
     # Drafts are tried on queries that their writer has not read, if there are such.
-    wins = _count_wins(
-        build,
-        benchmark,
-        drafts,
-        dev[len(shown) :] or dev,
-    )
-    best = max(drafts, key=wins.__getitem__, default="")
-    build.drop_all("try", [draft for draft in drafts if draft != best], "another is better")
-    build.count("try", len(drafts), min(1, len(drafts)))
-    if not best:
+    wins = _count_wins(build, benchmark, drafts, dev[len(shown) :] or dev)
+    if not drafts:
         return benchmark
+    best = max(drafts, key=wins.__getitem__)
+    drafts.remove(best)
+    build.drop_all("try", drafts, "another is better")
+    build.count("try", 1 + len(drafts), 1)
     return benchmark._replace(settings={**benchmark.settings, "objective": best})
 
 

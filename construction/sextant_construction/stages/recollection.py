@@ -37,6 +37,7 @@ FRAME = (  # of a post without a model, so that its passage has no more than a s
     "order that I recall:"
 )
 PASSAGE_WORDS = 6  # words of the passage in such a post
+SHARE = 0.35  # of the weight of such a post, that the passage's words have at most
 
 
 class RecollectMoment(Signature):
@@ -101,15 +102,23 @@ def sized(inputs: Inputs, outputs: Outputs) -> None:
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return a frame with words of the passage, no rare words; nothing if it has none."""
+    """Return a frame with words of the passage, no rare words; nothing if these would be too much
+    of it.
+    """
+    passage_words = {*content_words(inputs["passages"][0].text)}
+    frame = {*content_words(FRAME)}
+    weigh = statistics.weight
     least = COMMON * statistics.documents
     fit = [
         word
-        for word in {*content_words(inputs["passages"][0].text)} - {*content_words(FRAME)}
+        for word in passage_words - frame
         if word.isalpha() and statistics.frequency.get(word, 0) > least
     ]
-    fit.sort(key=lambda word: (-statistics.weight(word), word))
-    return f"{FRAME} {', '.join(sorted(fit[:PASSAGE_WORDS]))}" if fit else ""
+    words = sorted(sorted(fit, key=lambda word: (-weigh(word), word))[:PASSAGE_WORDS])
+    is_sparing = sum(map(weigh, {*words} | passage_words & frame)) <= SHARE * sum(
+        map(weigh, {*words} | frame)
+    )
+    return f"{FRAME} {', '.join(words)}" if is_sparing and words else ""
 
 
 def rate(inputs: Inputs, statistics: TermStatistics) -> int:
