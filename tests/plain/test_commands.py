@@ -68,6 +68,9 @@ CALLS = {
     "compare": "RUN OTHER",
     "curves": "RUN OTHER",
     "behaviour": "RUN OTHER",
+    "credit": "RUN OTHER",
+    "reach": "RUN",
+    "variance": "STUDIED",
     "replay": "OTHER --retriever bm25s",
     "view": "RUN OTHER --export OUT.html",
     "report": "RUN OTHER --out OUT",
@@ -92,6 +95,7 @@ CALLS = {
     "tasks search": "congress ferry",
     "tasks init": "OUT",
     "tasks make": "OUT --corpus NOTES --queries QUERIES --qrels QRELS",
+    "tasks audit": "code_retrieval",
     "retrievers list": "",
     "retrievers check": "bm25",
     "retrievers push": "bm25 --task congress",
@@ -110,7 +114,7 @@ WIDTH = 80
 # These print a file.
 FILES = ("prompts show", "docs")
 # Tables with more columns than the terminal has room for; cells of one word are not broken.
-WIDE = ("study", "curves", "cache list")
+WIDE = ("study", "curves", "credit", "reach", "variance", "tasks audit", "cache list")
 # What a plain installation cannot do ends with 2, in one line that names the extra.
 NEEDS_AN_EXTRA = {"serve": "[rest]"}
 # So begin the calls that sextant-construction brings.
@@ -119,6 +123,7 @@ OF_CONSTRUCTION = (
     "sextant judge",
     "python -m sextant_construction",
     "sextant tasks make",
+    "sextant tasks audit",
 )
 
 
@@ -177,6 +182,8 @@ def names(module_shell, construction_shell, lm) -> dict[str, object]:
     construction_shell.succeed("sextant", "build", "run", "mine")
     calls = shell.succeed("sextant", "cache", "list", "--calls", "--json").json
     (shell.folder / "study.toml").write_text(STUDY, encoding="utf-8")
+    shell.succeed("sextant", "study", "study.toml")
+    [studied] = (shell.folder / "runs/studies").iterdir()
     task = shell.folder / "data"
     task.mkdir()
     (task / "corpus.jsonl").write_text(
@@ -194,6 +201,7 @@ def names(module_shell, construction_shell, lm) -> dict[str, object]:
         "OTHER": shell.folder / second,
         "SHARDED": shell.folder / sharded,
         "BUILD": shell.folder / "mine",
+        "STUDIED": studied,
         "TASK": task,
         "NOTES": notes,
         "QUERIES": task / "queries.jsonl",
