@@ -300,10 +300,14 @@ def find_twins(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     for query in subject.environment.queries:
         grades = judgements.qrels.get(query.query_id, {})
         for doc_id, grade in judgements.relevant(query.query_id).items():
-            for copy in sorted(copies[repeats.get(doc_id, doc_id)] - query.excluded):
-                ranked = query.candidates is None or copy in query.candidates
-                if ranked and unit(copy) != unit(doc_id) and grades.get(copy, 0) < grade:
-                    wrong.append([query.query_id, doc_id, copy])
+            elsewhere = copies[repeats.get(doc_id, doc_id)] - query.excluded
+            if query.candidates is not None:
+                elsewhere &= query.candidates
+            wrong += [
+                [query.query_id, doc_id, copy]
+                for copy in sorted(elsewhere)
+                if unit(copy) != unit(doc_id) and grades.get(copy, 0) < grade
+            ]
     says = f"{plural(len(repeats), 'document')} with another's text"
     yield CheckFigure("twins", len(wrong), says, wrong[:SHOWN])
 

@@ -309,8 +309,8 @@ def _understand(line: bytes, items: Mapping[str, Row], answered: Answers) -> Rev
     old = answered.get((name, row["rater"]))
     if old and old["value"] not in (None, answer):
         raise ValueError(
-            f"{row['rater']} has judged {name} as {old['value']!r}, and here as {answer!r}; remove "
-            f"the line that is wrong, here or in {_FILE}"
+            f"{row['rater']} has judged {name} as {old['value']!r} before; remove the line that is "
+            f"wrong, here or in {_FILE}"
         )
     return row
 

@@ -208,8 +208,7 @@ def judge_runs(
         outcomes = ask(list(sampled))
         known = pool.grades(outcomes, SAMPLE)
         both = [(pool.release[pair], known[pair]) for pair in chosen if pair in known]
-        spent = (row["usage"] for key, row in outcomes.items() if key.startswith(SAMPLE))
-        agreement = _agree(pool, both) | {"usage": usage_json(total(map(usage_from_json, spent)))}
+        agreement = _agree(pool, both)
         print_stderr(describe_agreement(agreement))
         if chosen and not both:
             raise UnusableJudge(
@@ -374,17 +373,15 @@ def _agree(pool: JudgingPool, grades: Sequence[tuple[float, float]]) -> Result:
 
 
 def describe_agreement(agreement: Result) -> str:
-    """Return in a line how far the judge agrees with the release, and the cost of the sample."""
+    """Return in a line how far the judge agrees with the release."""
     precision, recall = (number(agreement[name], "{:.2f}") for name in ("precision", "recall"))
     kappa: str = interval_cell(agreement["kappa"], *(agreement["kappa_interval"] or ()))
     if agreement["documents"] and agreement["kappa"] is None:
         kappa = "undefined, as all are alike to the release or to the judge"
-    usage = agreement["usage"]
-    price = number(usage["list_usd"], "${:.4f} at list price", "price unknown")
     return (
         f"agreement with the release on a sample of {plural(agreement['documents'], 'judged document')}, "
         f"{agreement['relevant']} of them relevant: kappa {kappa}, precision {precision}, "
-        f"recall {recall}; {plural(usage['calls'], 'call')}, {price}"
+        f"recall {recall}"
     )
 
 
@@ -418,7 +415,6 @@ def leave_one_system_out(pool: JudgingPool, grades: Graded) -> list[Result]:
         rows.append(
             {
                 "run": run.name,
-                "relevant": sum(pool.judgements.is_relevant(grades[pair]) for pair in own),
                 "tau": None if math.isnan(tau) else float(tau),
                 "change": max(abs(old - new) for old, new in zip(before, after, strict=True)),
             }
@@ -447,7 +443,6 @@ def render_judgements(result: Result) -> str:
                 "run": Path(row["run"]).name,
                 **{key: figure_cell(by[metric]["mean"]) for key, by in row["by"].items()},
                 "corrected": corrected and interval_cell(**corrected, form="{:.4f}"),
-                "its own": alone["relevant"],
                 "tau": figure_cell(alone["tau"], "{:.2f}"),
                 "change": figure_cell(alone["change"]),
             }
@@ -461,8 +456,8 @@ def render_judgements(result: Result) -> str:
             "",
             tabulate(f"{metric} by each of the judgements", rows),
             "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure",
-            "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
-            f"runs by {name} with and without these judgements, and the largest change of a run's mean",
+            f"tau, change: of the runs by {name} without the judgements that one of them alone brought, "
+            "Kendall's tau with their order before, and the largest change of a mean",
             f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for "
             "these queries",
             describe_judging(result["task"]),

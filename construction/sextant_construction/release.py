@@ -32,7 +32,7 @@ from sextant.tools.corpus import Corpus, indexed_text
 from sextant.tools.errors import DataError
 from sextant.tools.platform import files as disk
 from sextant.tools.platform.number_format import plural
-from sextant.tools.platform.result_table import ResultTable
+from sextant.tools.platform.result_table import tabulate
 from sextant.tools.records import JsonMapping, JsonObject, Query
 from sextant.tools.text import ngrams, tokens
 from sextant_construction import human_review
@@ -368,13 +368,19 @@ def _card_lines(settings: JsonMapping, made: JsonMapping, has_dev: bool) -> Iter
         "default": {split: f"qrels/{split}.tsv" for split in splits},
     }
     name = settings.get("name", "A benchmark")
-    rows = []
-    for row in made.get("funnel", ()):
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())
-        rows.append([row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", reasons])
     yield front_matter(name, _TAGS, files, made.get("licence") or "unknown")
-    yield f"{made['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n"
-    yield ResultTable("", ["stage", "in", "out", "left out"], rows, names=(0, 3)).to_markdown()
+    yield f"{made['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n"
+    if funnel := made.get("funnel"):
+        rows = [
+            {
+                "stage": row["stage"],
+                "in": row["went_in"],
+                "out": row["came_out"],
+                "left out": ", ".join(f"{why} {count:,}" for why, count in row["dropped"].items()),
+            }
+            for row in funnel
+        ]
+        yield f"## What was left out\n\n{tabulate('', rows).to_markdown()}"
     yield "## How it was made\n"
     for line in _toml_lines({**made, "human": None}):
         yield f"    {line}"
