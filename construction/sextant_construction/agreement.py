@@ -57,7 +57,12 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
             codes = (list(map(values.index, said)) for said in (firsts, seconds))
             spearman = float(spearmanr(*codes).statistic)
     macro_f1 = float(f1_score(firsts, seconds, average="macro"))
-    return Agreement(_interval(share, len(items)), kappa, macro_f1, spearman)
+    return Agreement(
+        agreement=_interval(share, len(items)),
+        kappa=kappa,
+        macro_f1=macro_f1,
+        spearman=spearman,
+    )
 
 
 def _draw_confusion(items: Sequence[Pairs], values: Sequence[str]) -> np.ndarray:
@@ -73,8 +78,12 @@ def _draw_confusion(items: Sequence[Pairs], values: Sequence[str]) -> np.ndarray
     observed = tables.sum(axis=0)
     pseudo_item = np.eye(size**2) * (observed.sum() / len(items))
     rows = np.vstack([tables, pseudo_item])
-    shapes = np.repeat([1.0, 1 / size**2], [len(items), size**2])
-    weights = np.random.default_rng(0).standard_gamma(shapes, (_DRAWS, len(rows)))
+    shapes = np.repeat(
+        [1.0, 1 / size**2],
+        [len(items), size**2],
+    )
+    generator = np.random.default_rng(0)
+    weights = generator.standard_gamma(shapes, (_DRAWS, len(rows)))
     counts = np.vstack([observed, weights @ rows])
     shares: np.ndarray = counts / counts.sum(axis=1, keepdims=True)
     return shares.reshape(-1, size, size)
@@ -86,7 +95,11 @@ def _interval(values: np.ndarray, items: int) -> Interval:
     if items < 2:
         return Interval(mean, None, None)
     low, high = np.quantile(values[1:], BOUNDS)
-    return Interval(mean, min(low, mean), max(high, mean))
+    return Interval(
+        mean,
+        min(low, mean),
+        max(high, mean),
+    )
 
 
 def interval_cell(

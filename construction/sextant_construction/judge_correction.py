@@ -80,7 +80,11 @@ def draw_true_grades(
 def interval_of(draws: Sequence[float] | np.ndarray) -> Interval:
     """Return the mean of draws and the range that holds 95 % of them."""
     low, high = np.quantile(draws, BOUNDS)
-    return Interval(float(np.mean(draws)), float(low), float(high))
+    return Interval(
+        float(np.mean(draws)),
+        float(low),
+        float(high),
+    )
 
 
 def measure_judge(
