@@ -203,7 +203,7 @@ def status(arguments: argparse.Namespace) -> int:
     with announced("loading libraries"):
         from sextant_construction import run_recipe as running  # DSPy and NumPy: not for --help
 
-    result = running.report_status(arguments.folder)
+    result = running.read_status(arguments.folder)
     print_result(result, running.render_build, as_json=arguments.json)
     return 0
 

@@ -419,9 +419,7 @@ def _write_text(value: Any, location: str) -> str:
         lines = []
         try:
             for message in value:
-                role = message.get("role") or message["from"]
-                text = message_text(message) or message.get("value", "")
-                lines.append(f"[{role.title()}]: {text}")
+                lines.append(f"[{message['role'].title()}]: {message_text(message)}")
         except (AttributeError, KeyError, TypeError):
             raise DataError(
                 f"{location}: not every message of the conversation is {{role, content}}"

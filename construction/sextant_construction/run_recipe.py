@@ -4,7 +4,6 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -73,7 +72,6 @@ def run(
         if not dry_run and lm != "offline":
             check_key(lm, request.headers)
     label = plugins.display_name(name)
-    differs = recipe.describe_differences(name)
 
     def refuse() -> None:
         raise RunBusy(f"another process is at {folder}; wait for it")
@@ -96,10 +94,10 @@ def run(
         if dry_run:
             return {"dry_run": True, "stages": total_estimates(build.forecasts)}
         if benchmark is None or until in build.funnel:
-            return read_status(folder) | {"differs": differs}
+            return read_status(folder)
         provenance: Result = {
             "recipe": label,
-            "differs": differs,
+            "differs": recipe.describe_differences(name),
             "digest": run_folder.digest(asdict(parameters)),
             "models": lms,
             "funnel": read_status(folder)["stages"],
@@ -112,7 +110,7 @@ def run(
         raise DataError(
             f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)"
         )
-    return read_status(folder) | {"differs": differs}
+    return read_status(folder)
 
 
 def _follow_recipe(
@@ -166,14 +164,6 @@ def read_status(folder: Path) -> Result:
     }
 
 
-def report_status(folder: Path) -> Result:
-    """Return the funnel so far, and how the recipe differs from its paper."""
-    status = read_status(folder)
-    with suppress(UsageError):  # a trial's folder has no recipe of its own
-        status["differs"] = recipe.describe_differences(recipe.read_recipe(folder)[0])
-    return status
-
-
 def render_build(result: Result) -> str:
     """Return the funnel, or the forecast, as a person reads it."""
     if "dry_run" in result:
@@ -199,8 +189,6 @@ def render_build(result: Result) -> str:
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
         )
-    if result.get("differs"):
-        lines.append(result["differs"])
     if result["release"]:
         lines.append(f"release: {result['release']}")
         command = f"sextant run --task {shlex.quote(result['release'])} --program multihop"

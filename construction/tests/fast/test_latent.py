@@ -225,8 +225,6 @@ def test_a_build_from_a_new_recipe_about_a_stance_screens_and_writes_ten_words(
     found = made("run", tmp_path / "own")
     assert found.code == 0 and "screen" in found.out
     said = "latent differs from the paper: batches are shown the labels in use"
-    assert said in " ".join(found.out.split())
     assert said in (tmp_path / "own/release/README.md").read_text()
-    assert said in " ".join(made("status", tmp_path / "own").out.split())
     queries = [json.loads(line) for line in (tmp_path / "own/release/queries.jsonl").open()]
     assert queries and all(len(row["text"].split()) <= 15 for row in queries)

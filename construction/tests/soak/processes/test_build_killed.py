@@ -1,4 +1,4 @@
-"""A build as a process: killed at random, two at once, interrupted, from a cassette."""
+"""A build as a process: killed at random, two at once, interrupted."""
 
 import json
 import os
@@ -133,13 +133,4 @@ def test_interrupted_it_says_so_in_a_line_and_goes_on(tmp_path, server, start):
         complained
     )
     finish(start("two"))
-    assert results(tmp_path / "two/built") == results(tmp_path / "one/built")
-
-
-def test_a_cassette_of_a_build_gives_the_same_bytes_without_a_server(tmp_path, server, start):
-    tape = str(tmp_path / "tape.jsonl.gz")
-    finish(start("one", "--cassette", tape))
-    sent = len(server.requests)
-    finish(start("two", "--cassette", tape))
-    assert len(server.requests) == sent
     assert results(tmp_path / "two/built") == results(tmp_path / "one/built")
