@@ -180,7 +180,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     models: dict[str, str] = {}  # by role or stage; "" is all others
     for text in arguments.lm:
-        role, spec = "", text
+        role = ""
+        spec = text
         if re.match(r"[a-z_]+=", text):
             role, spec = cli_options.parse_name_value(text)
         if models.setdefault(role, spec) != spec:

@@ -32,8 +32,9 @@ MIB = 1 << 20
 PAGES = {"html": read_html, "pdf": read_pdf, "docx": read_docx, "wikitext": read_wikitext}
 _LOOK = 0.25  # seconds between two looks for a signal
 _MOST_OVER = 10  # documents of a file that are over a limit, before the rest of it is left out
-# Times the memory of a document that the system gives. libxml2 takes a text that it has no memory
-# for as ended, without a word: so the process has to see before that that it has taken too much.
+# Times the memory of a document, or 512 MiB, that the system gives. libxml2 takes a text that it
+# has no memory for as ended, without a word: so the process has to see before that that it has taken
+# too much.
 _ADDRESSES = 4
 
 
@@ -105,9 +106,9 @@ class Readers:
                     request = request._replace(done=begun)
             if self._connection:
                 return
-            over = f"more than {seconds:,.0f} s or {memory:,} MiB, or the end of who reads it"
+            over = f"it takes over {seconds:,.0f} s or {memory:,} MiB, or ends its reader"
             if form != "xml" or begun <= request.done:
-                raise TooLarge(f"{over}, after {request.done:,} documents of it")
+                raise TooLarge(f"{over}; documents before that: {request.done:,}")
             self._leave(f"{doc_id}:{begun}", OVER_LIMIT, over)
             request = request._replace(done=begun)
         raise TooLarge(
@@ -163,7 +164,7 @@ def _read(request: Request) -> Iterator[Progress | Exception | None]:
         if request.form in NEEDED:
             need(*NEEDED[request.form])  # what its import takes is not the file's
         before = _peak()
-        _limit(resource.RLIMIT_AS, before + _ADDRESSES * memory * MIB)
+        _limit(resource.RLIMIT_AS, before + _ADDRESSES * max(512, memory) * MIB)
         _limit(resource.RLIMIT_CPU, _used() + seconds)
         for number, (location, write) in enumerate(_documents(request), start=1):
             if number > request.done:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from sextant.environments.base import EmptySplit, Environment, Grades, Qrels
 from sextant.tools.corpus import Corpus
@@ -107,11 +107,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         "metrics": metrics,
         "metric": environment.metric if environment.metric in metrics else metrics[0],
         "depth": environment.depth,
-        "opaque_ids": environment.opaque_ids,
-        **environment.hints,
-        "objective": wanted.objective or environment.queries[0].objective,
-        "document": wanted.document or environment.hints.get("document"),
-        **release.keep_level(environment),
+        **keep_settings(build, environment),
     }
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
@@ -125,6 +121,18 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
     dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
     return benchmark._replace(dev=dev) if dev else benchmark
+
+
+def keep_settings(build: BuildPipeline, task: Environment) -> dict[str, Any]:
+    """Return the settings of a task that a benchmark made of it keeps, for `build.finish`."""
+    wanted: ReleaseSettings = build.recipe.release
+    return {
+        **task.hints,
+        **release.keep_level(task),
+        "opaque_ids": task.opaque_ids,
+        "objective": wanted.objective or task.queries[0].objective,
+        "document": wanted.document or task.hints.get("document"),
+    }
 
 
 def _load(task: str, data: str) -> Environment:

@@ -104,15 +104,14 @@ def _extract(build: BuildPipeline) -> Texts:
     inputs = {name: getattr(ladder, name) for name in ("domain", "features", "number")}
     doc_ids = build.distinct_documents()
     units = list[StageInput]()
-    unused = []
     most = _count_documents(build)
     for doc_id in doc_ids:
         text = build.text(doc_id)
         if len(units) < most and len(sentences(text)) >= ladder.number:
             units.append(StageInput(doc_id, {**inputs, "document": [text]}))
         else:
-            unused.append(doc_id)
-    build.drop_all("conditions", unused, "too few sentences, or more than queries are wanted")
+            reason = "too few sentences, or more than queries are wanted"
+            build.drop("conditions", doc_id, reason)
     originals = {}
     for unit, answer in build.ask("conditions", units):
         if answer:

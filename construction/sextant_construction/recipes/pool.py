@@ -27,7 +27,7 @@ from sextant_construction import pool_judging, release, transfer
 from sextant_construction.ingest import TASK, load_source
 from sextant_construction.pipeline import BuildPipeline, stable_order
 from sextant_construction.recipe import LimitsSettings, Recipe, ReleaseSettings
-from sextant_construction.recipes.adapt import inherit_labels
+from sextant_construction.recipes.adapt import inherit_labels, keep_settings
 from sextant_construction.stages.pools import copied
 from sextant_construction.text_cleaning import CleanSettings
 from sextant_construction.types import Benchmark, StageInput
@@ -109,15 +109,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     if recipe.facets.judge:
         judgements |= _judge_facets(build, queries, facets)
     judgements |= pool_judging.pool(build, "", queries, gold)
-    settings = {
-        **task.hints,
-        **release.keep_level(task),
-        "opaque_ids": task.opaque_ids,
-    }
-    settings["objective"] = recipe.release.objective or task.queries[0].objective
-    if recipe.release.document:
-        settings["document"] = recipe.release.document
-    benchmark = build.finish(queries, judgements, (), **settings)
+    benchmark = build.finish(queries, judgements, (), **keep_settings(build, task))
     benchmark = _write_objective(build, _split(build, benchmark))
     provenance = [
         {"query_id": query.query_id, "facets": facets.get(query.query_id, [])}

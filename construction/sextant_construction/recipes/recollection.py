@@ -117,19 +117,15 @@ def _recollect(build: BuildPipeline) -> Notes:
     inputs = {"least": settings.rating, "words": settings.words}
     units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
     notes: dict[str, Mapping[str, Any]] = {}
-    forgettable = []
-    further = []
     for unit, answer in build.ask("recollect", units):
         if not answer:
             continue
         if answer["rating"] < settings.rating:
-            forgettable.append(unit.key)
+            build.drop("recollect", unit.key, "less memorable")
         elif len(notes) >= build.recipe.limits.queries:
-            further.append(unit.key)
+            build.drop("recollect", unit.key, "more than queries are wanted")
         else:
             notes[unit.key] = answer | {"written": " ".join(answer["written"].split())}
-    build.drop_all("recollect", forgettable, "less memorable")
-    build.drop_all("recollect", further, "more than queries are wanted")
     build.count("recollect", len(sample), len(notes))
     return notes
 
