@@ -190,16 +190,18 @@ class _WordScores:
     def rank(self, target: Collection[str], choices: Sequence[Choice]) -> list[int]:
         """Return the rank of a target in a search for each choice of words, from 1; 0 is none."""
         columns = self._find_columns(target)
-        ranks = []
-        for choice in choices:
-            total = self._scores[list(choice)].sum(axis=0)
-            best = max(columns, key=total.__getitem__, default=None)
-            if best is None or total[best] <= 0:
-                ranks.append(0)
+        ranks = [0] * len(choices)
+        of_target = self._scores[:, columns]
+        for number, choice in enumerate(choices):
+            words = list(choice)
+            own = of_target[words].sum(axis=0)
+            if not own.any():  # most choices, so that the others' scores are not added up
                 continue
+            best = columns[int(own.argmax())]
+            total = self._scores[words].sum(axis=0)
             above = np.count_nonzero(total > total[best])
             above += np.count_nonzero(total[:best] == total[best])
-            ranks.append(int(above) + 1)
+            ranks[number] = int(above) + 1
         return ranks
 
     def list_choices(self, target: Collection[str]) -> list[Choice]:
