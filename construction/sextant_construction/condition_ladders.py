@@ -68,7 +68,8 @@ def find_broken(environment: Environment) -> Iterator[str]:
 
 
 def _numbers(text: str) -> dict[str, None]:
-    return dict.fromkeys(number.replace(",", "") for number in re.findall(r"\d+(?:[.,]\d+)*", text))
+    numbers = re.findall(r"\d+(?:[.,]\d+)*", text)
+    return dict.fromkeys(number.replace(",", "") for number in numbers)
 
 
 def count_different_sentences(first: str, second: str) -> int:
@@ -80,4 +81,5 @@ def count_different_sentences(first: str, second: str) -> int:
 
 def repeated_sentences(text: str) -> list[str]:
     """Return the sentences that stand in a text more than once."""
-    return [sentence for sentence, times in Counter(sentences(text)).items() if times > 1]
+    times = Counter(sentences(text))
+    return [sentence for sentence in times if times[sentence] > 1]
