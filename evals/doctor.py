@@ -241,7 +241,7 @@ def _check_data() -> Finding:
     fetched = [task for task in tasks if environments.fetch_marker(task).exists()]
     return _judge(
         "data",
-        f"{len(fetched)} of {plural(len(tasks), 'task')} fetched: {_name_some(fetched) or 'none'}",
+        f"{len(fetched)} of {plural(len(tasks), 'task')} fetched {_name_some(fetched)}".rstrip(),
         good=bool(fetched),
         remedy="sextant tasks fetch TASK gets one; until then its bundled miniature is used",
     )

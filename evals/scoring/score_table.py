@@ -25,7 +25,7 @@ from sextant.tools.records import JsonMapping, JsonObject
 from sextant.tools.session import UNFOUND_ID
 
 # Characters of a bar that stand for all of the recall.
-BAR = 30
+BAR = 18
 # Counts of the scores, or of their usage, that are told if they are not 0.
 COUNTED = {
     "repairs": "answers asked for again",

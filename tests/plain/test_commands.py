@@ -114,7 +114,19 @@ WIDTH = 80
 # These print a file.
 FILES = ("prompts show", "docs")
 # Tables with more columns than the terminal has room for; cells of one word are not broken.
-WIDE = ("study", "curves", "credit", "reach", "variance", "tasks audit", "cache list")
+WIDE = (
+    "study",
+    "compare",
+    "curves",
+    "behaviour",
+    "credit",
+    "reach",
+    "replay",
+    "variance",
+    "tasks audit",
+    "tasks list",
+    "cache list",
+)
 # What a plain installation cannot do ends with 2, in one line that names the extra.
 NEEDS_AN_EXTRA = {"serve": "[rest]"}
 # So begin the calls that sextant-construction brings.

@@ -12,7 +12,7 @@ from test_readability import count_nodes
 
 MOST = {
     "agents": 6_400,
-    "construction/sextant_construction": 42_000,
+    "construction/sextant_construction": 37_500,
     "environments": 23_600,
     "evals": 109_700,
     "optimizers": 11_900,
