@@ -199,9 +199,10 @@ class _WordScores:
                 continue
             best = columns[int(own.argmax())]
             total = self._scores[words].sum(axis=0)
-            above = np.count_nonzero(total > total[best])
-            above += np.count_nonzero(total[:best] == total[best])
-            ranks[number] = int(above) + 1
+            score = total[best]
+            above = np.count_nonzero(total > score)
+            tied = np.count_nonzero(total[:best] == score)
+            ranks[number] = int(above + tied) + 1
         return ranks
 
     def list_choices(self, target: Collection[str]) -> list[Choice]:
