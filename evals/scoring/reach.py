@@ -135,7 +135,10 @@ def _join(words: Sequence[str], choice: Choice) -> str:
 
 def _first_place(doc_ids: Sequence[str], target: Collection[str]) -> int:
     """Return the first rank of a target, from 1; 0 if it is not there."""
-    return next((place for place, doc_id in enumerate(doc_ids, 1) if doc_id in target), 0)
+    for place, doc_id in enumerate(doc_ids, 1):
+        if doc_id in target:
+            return place
+    return 0
 
 
 def within(chance: float, tries: int) -> float:
