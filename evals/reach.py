@@ -32,7 +32,11 @@ def parser() -> CommandParser:
         metavar="SPEC",
         help="bm25 where none is named, or the run's own",
     )
-    add("--data", default="mini", metavar="DATA", help="mini, full or a folder, for a task")
+    add(
+        "--data",
+        metavar="DATA",
+        help="mini, full or a folder, for a task; full where it is fetched",
+    )
     add("--split", default="test", metavar="SPLIT", help="dev, test or all, for a task")
     add("--limit", type=positive, metavar="N", help="the first N queries of a task")
     add("--seed", type=int, default=0, metavar="N", help="of drawn searches and random documents")

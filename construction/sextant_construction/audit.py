@@ -70,7 +70,7 @@ def audit_task(task: str, data: str | None = None) -> Iterator[Finding]:
         figures = check_benchmark(request, RETRIEVERS)["figures"]
     for figure in figures:
         yield _read_figure(task, figure)
-    yield _read_reach(task, measure_task(task, data or "mini", "test", "bm25"))
+    yield _read_reach(task, measure_task(task, data, "test", "bm25"))
     action = f"sextant build contamination --task {task} --lm MODEL --out FOLDER asks a model"
     yield Finding(task, "contamination", "-", "-", action)
 

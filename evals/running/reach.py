@@ -68,7 +68,13 @@ class _Document(NamedTuple):
 
 
 def measure_task(
-    task: str, data: str, split: str, retriever: str, *, limit: int | None = None, seed: int = 0
+    task: str,
+    data: str | None,
+    split: str,
+    retriever: str,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
 ) -> JsonObject:
     """Return the chances of a task's relevant documents, from the words of its queries."""
     environment = environments.load(task, data, split)

@@ -179,10 +179,11 @@ class Design:
         covariance = np.cov(scores)
         unit = float(np.trace(covariance)) / len(means)  # in which variances are about 1
         ones = np.ones(len(means))
+        ridge = 1e-6 * np.eye(len(means))  # so that there is an inverse
 
         def measure_misfit(variances: Matrix) -> float:
             alone, crossed = np.split(variances, [len(self._kernels) - 1])
-            of_queries = np.tensordot(crossed, self._kernels, 1)
+            of_queries = ridge + np.tensordot(crossed, self._kernels, 1)
             of_means = of_queries / queries
             of_means = of_means + np.tensordot(alone, self._kernels[1:], 1)
             weights = np.linalg.inv(of_means)
@@ -196,7 +197,6 @@ class Design:
 
         start = np.maximum(self.solve(scores) / unit, 1e-3)
         bounds = [(0.0, None)] * len(start)
-        bounds[-1] = (1e-6, None)  # so that there is an inverse
         fitted = minimize(
             measure_misfit,
             start,
@@ -254,8 +254,9 @@ def decompose(
 
 
 def _share(variances: Matrix) -> Matrix:
-    positive = np.maximum(variances, 0.0)
-    return positive / (float(positive.sum()) or 1.0)
+    """Return each variance by the sum of those above 0; one below 0 stays below, as its error is asked for."""
+    total = float(np.maximum(variances, 0.0).sum())
+    return variances / (total or 1.0)
 
 
 def _list_intervals(shares: Matrix, estimate: Callable[[Matrix], Matrix], scores: Matrix) -> Matrix:

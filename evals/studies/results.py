@@ -279,7 +279,7 @@ def _list_factor_runs(cells: Sequence[CellResult]) -> list[variance.FactorRun]:
     return [
         variance.FactorRun(
             result.cell.task,
-            variance.name_levels(result.cell.factors),
+            variance.name_levels(result.cell.factors, result.run),
             result.run,
         )
         for result in cells

@@ -93,10 +93,16 @@ class TaskVariance(NamedTuple):
         }
 
 
-def name_levels(factors: JsonMapping) -> dict[str, str]:
-    """Return the levels of a cell's factors as they are shown."""
-    shown = files.hide_folders({name: str(level) for name, level in factors.items()})
-    return {name.removesuffix("="): level for name, level in shown.items()}
+def name_levels(factors: JsonMapping, run: ScoredRun) -> dict[str, str]:
+    """Return the levels of a cell's factors as they are shown; one that its row does not set is the run's."""
+    config = run.config
+    used = {f"{name}=": value for name, value in config["parameters"].items()}
+    used |= {"retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
+    levels = {}
+    for name, level in factors.items():
+        present = used.get(name, "default") if level is None else level
+        levels[name.removesuffix("=")] = str(present)
+    return dict(files.hide_folders(levels))
 
 
 def read_runs(folder: Path) -> list[FactorRun]:
@@ -112,10 +118,8 @@ def read_runs(folder: Path) -> list[FactorRun]:
     runs = []
     for cell in cells["cells"]:
         if cell["run"]:
-            levels = name_levels(cell["factors"])
-            runs.append(
-                FactorRun(cell["task"], levels, read_scored_run(folder.parent.parent / cell["run"]))
-            )
+            run = read_scored_run(folder.parent.parent / cell["run"])
+            runs.append(FactorRun(cell["task"], name_levels(cell["factors"], run), run))
     return runs
 
 

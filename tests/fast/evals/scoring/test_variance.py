@@ -160,6 +160,18 @@ def test_a_grid_with_gaps_says_what_it_cannot_separate():
     assert "B" not in {part.effect for part in found.components}
 
 
+def test_a_factor_that_only_some_systems_have_is_no_reason_to_fail():
+    runs = [
+        {"program": "retrieve", "retriever": "x", "hops": "default"},
+        {"program": "retrieve", "retriever": "y", "hops": "default"},
+        {"program": "multihop", "retriever": "x", "hops": "4"},
+        {"program": "multihop", "retriever": "y", "hops": "4"},
+        {"program": "multihop", "retriever": "x", "hops": "2"},
+    ]
+    found = decompose(runs, np.random.default_rng(8).random((5, 12)))
+    assert sum(part.share for part in found.components) == pytest.approx(1)
+
+
 def test_a_missing_combination_is_fitted_by_likelihood():
     generator = np.random.default_rng(6)
     levels = levels_of(generator, 4, 4)
