@@ -243,7 +243,7 @@ def _check_data() -> Finding:
         "data",
         f"{len(fetched)} of {plural(len(tasks), 'task')} fetched {_name_some(fetched)}".rstrip(),
         good=bool(fetched),
-        remedy="sextant tasks fetch TASK gets one; until then its bundled miniature is used",
+        remedy="sextant tasks fetch TASK; until then its bundled miniature is used",
     )
 
 

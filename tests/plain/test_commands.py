@@ -126,6 +126,7 @@ WIDE = (
     "tasks audit",
     "tasks list",
     "cache list",
+    "doctor",  # the path of an installation is a word
 )
 # What a plain installation cannot do ends with 2, in one line that names the extra.
 NEEDS_AN_EXTRA = {"serve": "[rest]"}
