@@ -38,7 +38,7 @@ def lay_out_reach(result: JsonMapping) -> list[TextBlock]:
         describe_task(result),
         retriever,
         tabulate("chance of a search to bring a document among the first 10 or 100", rows),
-        tabulate(f"chance of so many searches for two {pieces}, @10", curves),
+        tabulate(f"chance of one of several searches for two {pieces}, @10", curves),
     ]
     if "never_surfaced" in result:
         blocks.append(

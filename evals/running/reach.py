@@ -20,6 +20,8 @@ from sextant import environments
 from sextant.environments.base import Environment
 from sextant.evals.run_folder import load_environment
 from sextant.evals.run_schemas import Fate
+from sextant.evals.running.replay import restore_pool
+from sextant.evals.running.resolve import RunRetrievers
 from sextant.evals.scoring import scored_run
 from sextant.evals.scoring.attribution import fate_at
 from sextant.evals.scoring.behaviour import is_surfacing
@@ -86,14 +88,15 @@ def measure_task(
 def measure_run(path: Path, retriever: str = "", seed: int = 0) -> JsonObject:
     """Return the chances in a run's task, and tell its documents that never surfaced apart by them.
 
-    It is kept in the run folder. `retriever` stands for the run's own.
+    It is kept in the run folder, unless `retriever` stands for the run's own.
     """
     run = scored_run.read_scored_run(path)
-    retrievers.refuse_user_code(str(run.config["retriever"]), "the run")
+    own = run.config["retriever"]
+    retrievers.refuse_user_code(f"{own} {run.config.get('pool')}", "the run")
     environment = load_environment(run.config)
-    spec = retriever or run.config["retriever"]["name"]
-    measured = _Measurement(environment, spec, seed, run).summary()
-    files.replace(path / REACH_FILE, files.dumps(measured).encode())
+    measured = _Measurement(environment, retriever or own["name"], seed, run).summary()
+    if not retriever:
+        files.replace(path / REACH_FILE, files.dumps(measured).encode())
     return measured
 
 
@@ -107,14 +110,15 @@ class _Measurement:
         seed: int,
         run: scored_run.ScoredRun | None = None,
     ) -> None:
+        # A retriever that needs a model is refused.
+        run_retrievers = RunRetrievers(environment, RunResources(budget=Budget(calls=0)))
+        self._retriever: Retriever = run_retrievers.build(retrievers.canonicalize(spec))
+        if run and run.config.get("pool"):
+            environment = restore_pool(run.config, environment, run_retrievers)
         self._environment = environment
+        self._doc_ids = list(environment.documents)
         self._run = run
         self._seed = seed
-        # A retriever that needs a model is refused.
-        resources = RunResources(budget=Budget(calls=0))
-        self._retriever: Retriever = retrievers.build(
-            spec, environment.documents, files.sextant_home(), resources=resources
-        )
         judgements = environment.judgements[environment.headline]
         unit_of = judgements.unit_of
         self._units = {
@@ -123,7 +127,7 @@ class _Measurement:
         }
         self._documents = defaultdict[str, set[str]](set)
         if unit_of:
-            for doc_id in environment.documents:
+            for doc_id in self._doc_ids:
                 self._documents[unit_of(doc_id)].add(doc_id)
         # By vocabulary and query: the values of relevant and of random documents.
         self._rows = defaultdict[str, list[tuple[Reached, int]]](list)
@@ -162,14 +166,14 @@ class _Measurement:
                 self._split(texts),
                 targets,
                 find,
-                len(self._environment.documents),
+                len(self._doc_ids),
                 generator,
                 may_add_up=self._pieces == "words",
             )
             self._rows[name].append((reached, len(units)))
         self._list_documents(query, reached, [*units, *drawn], len(searched), depth)
         if self._run:
-            shown = list(dict.fromkeys(_list_shown(steps)))
+            shown = list(_list_shown(steps))
             if shown and isinstance(self._retriever, VectorRetriever):
                 search = Search(query.text, query.objective, query.excluded, query.candidates)
                 [hits] = self._retriever.search_with(
@@ -183,11 +187,7 @@ class _Measurement:
 
     def _draw(self, query: Query, units: Collection[str], generator: random.Random) -> list[str]:
         """Return as many random documents as there are relevant ones, none of which is judged relevant."""
-        pool = (
-            sorted(query.candidates)
-            if query.candidates is not None
-            else list(self._environment.documents)
-        )
+        pool = self._doc_ids if query.candidates is None else sorted(query.candidates)
         unit_of = self._environment.judgements[self._environment.headline].unit_of or str
         wanted = {
             place

@@ -213,7 +213,7 @@ class _SearchReplay:
             **{name: expression for expression, name in named_retrievers.items()},
         }
         if config.get("pool"):
-            environment = _pool(config, environment, self._run_retrievers)
+            environment = restore_pool(config, environment, self._run_retrievers)
         self.queries = environment.queries
         self.name = self._run_retrievers.build(spec).name if spec else ""
         self.distinct = 0
@@ -269,7 +269,7 @@ class _SearchReplay:
         return retriever
 
 
-def _pool(
+def restore_pool(
     config: JsonMapping, environment: Environment, run_retrievers: RunRetrievers
 ) -> Environment:
     """Return the environment with the pools of the run's `--pool`.

@@ -65,6 +65,26 @@ def test_the_page_lists_the_words_of_a_query(run_path, measured):
     assert lost in found["lost"]
 
 
+def test_another_retriever_s_chances_are_not_kept_as_the_run_s(run_path, measured):
+    kept = (run_path / REACH_FILE).read_text()
+    other = measure_run(run_path, "bm25(k1=1.5,b=0.75)")
+    assert other["retriever"] != measured["retriever"]
+    assert (run_path / REACH_FILE).read_text() == kept
+
+
+def test_a_run_over_a_pool_is_searched_in_its_pool(tmp_path):
+    run = evaluate(
+        program="retrieve", task="congress", split="dev", limit=2, pool="union:20", runs=tmp_path
+    )
+    outcomes = read_scored_run(run.folder).outcomes
+    rows = measure_run(run.folder)["documents"]
+    assert {row["is_relevant"] for row in rows} == {True, False}
+    for row in rows:
+        pool = outcomes[row["query_id"]]["ranking"]
+        assert row["unit"] in pool or row["is_relevant"]
+        assert row["unit"] in pool or (row["chance"], row["rank"]) == (0, 0)
+
+
 def test_relevant_documents_are_beside_as_many_random_ones():
     measured = measure_task("arguana", "mini", "test", "bm25", limit=3)
     relevant = [row for row in measured["documents"] if row["is_relevant"]]
