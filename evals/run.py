@@ -10,7 +10,7 @@ import argparse
 import inspect
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -198,20 +198,15 @@ def run_repeatedly(
     """
     if arguments.dry_run or arguments.cassette:
         raise UsageError("--repeat makes runs; estimate or record one run without it")
-    from sextant.evals.running.evaluate import load_run, make_resources  # as above
     from sextant.evals.scoring.repetitions import lay_out_repetitions, repeat_scores  # NumPy
     from sextant.evals.scoring.scored_run import read_scored_run  # as above
 
-    budget = make_resources(request).budget
-
-    def open_on_shared_budget(asked: Request) -> "LoadedRun":
-        resources = make_resources(asked)
-        resources.budget = budget
-        return load_run(asked, resources)
-
+    first = request.seed or 0
+    requests = [replace(request, seed=seed) for seed in range(first, first + arguments.repeat)]
+    opening = open_on_shared_budget(requests, counting=True)
     results: list[Result] = []
-    for seed in range(request.seed or 0, (request.seed or 0) + arguments.repeat):
-        result = run_request(replace(request, seed=seed), arguments, events, open_on_shared_budget)
+    for repeated in requests:
+        result = run_request(repeated, arguments, events, opening)
         if result.problem:
             raise result.problem
         if result.folder in [other.folder for other in results]:
@@ -231,6 +226,33 @@ def run_repeatedly(
     else:
         show(lay_out_repetitions(repetitions))
     return 7 if any(result.failed for result in results) else 0
+
+
+def open_on_shared_budget(
+    requests: Sequence[Request], *, counting: bool
+) -> "Callable[[Request], LoadedRun]":
+    """Return the function that opens runs of these requests, on the budget of the first.
+
+    With `counting`, what all of them have spent before is counted.
+    """
+    from sextant.evals.running import (  # with what they import, --help would take longer
+        cost_estimate,
+        earlier_usage,
+        evaluate,
+    )
+
+    budget = evaluate.make_resources(requests[0]).budget
+
+    def opening(request: Request) -> "LoadedRun":
+        resources = evaluate.make_resources(request)
+        resources.budget = budget
+        return evaluate.load_run(request, resources)
+
+    if counting:
+        earlier_usage.count_all(
+            requests, budget, lambda request: cost_estimate.find_existing_run(opening(request))
+        )
+    return opening
 
 
 def names_several(task: str) -> bool:
@@ -271,25 +293,11 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
     """
     requests = list_requests(arguments)
     with announced("loading libraries"):
-        from sextant.evals.running import (  # with what they import, --help would take longer
-            cost_estimate,
-            earlier_usage,
-            evaluate,
+        from sextant.evals.running import (
+            cost_estimate,  # with what it imports, --help would take longer
         )
 
-    budget = evaluate.make_resources(next(iter(requests.values()))).budget
-
-    def open_on_shared_budget(request: Request) -> "LoadedRun":
-        resources = evaluate.make_resources(request)
-        resources.budget = budget
-        return evaluate.load_run(request, resources)
-
-    if not arguments.dry_run:
-        earlier_usage.count_all(
-            requests.values(),
-            budget,
-            lambda request: cost_estimate.find_existing_run(open_on_shared_budget(request)),
-        )
+    opening = open_on_shared_budget(list(requests.values()), counting=not arguments.dry_run)
     results = list[JsonObject]()
     problems = {}
     failed_queries = 0
@@ -304,7 +312,7 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
             else:
                 if results and not (arguments.json or events):
                     print_stdout("\n")
-                result = run_request(request, arguments, events, open_on_shared_budget)
+                result = run_request(request, arguments, events, opening)
                 values = result.json()
                 failed_queries += result.failed
                 if result.problem:
