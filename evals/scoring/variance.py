@@ -221,7 +221,8 @@ def decompose(
     repeated = len(combinations_of_levels) < len(runs)
     design = Design(runs, repeated=repeated)
     estimate = design.solve if design.is_balanced else design.fit
-    variances = np.maximum(estimate(scores), 0.0)
+    estimated = estimate(scores)
+    variances = np.maximum(estimated, 0.0)
     shares = _share(variances)
     bounds = _list_intervals(shares, lambda part: _share(estimate(part)), scores)
     columns = zip(
@@ -231,7 +232,7 @@ def decompose(
         variances.tolist(),
         shares.tolist(),
         *bounds.tolist(),
-        (design.solve(scores) < 0).tolist(),
+        (estimated < 0).tolist(),
         strict=True,
     )
     components = [Component(*values) for values in columns]
