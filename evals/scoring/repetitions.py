@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sextant.evals.scoring.scored_run import ScoredRun
 from sextant.evals.scoring.statistics import Interval, estimate_mean
+from sextant.tools.errors import UsageError
 from sextant.tools.platform.number_format import plural
 from sextant.tools.platform.result_table import TextBlock, figure_cell, tabulate
 from sextant.tools.records import JsonObject
@@ -38,7 +39,10 @@ class Repetitions(NamedTuple):
 
 
 def repeat_scores(runs: Sequence[ScoredRun], threshold: float) -> Repetitions:
-    """Return the figures of two or more runs of the same queries."""
+    """Return the figures of two or more runs of the same queries.
+
+    UsageError if the headline metric is defined for no query.
+    """
     headline = runs[0].metric
     metrics = {}
     spreads = {}
@@ -59,6 +63,8 @@ def repeat_scores(runs: Sequence[ScoredRun], threshold: float) -> Repetitions:
     number = len(runs)
     ks = range(1, number + 1)
     counts = list(successes.values())
+    if not counts:
+        raise UsageError(f"{headline} is defined for no query in all of these runs")
     return Repetitions(
         [run.name for run in runs],
         metrics,
