@@ -84,9 +84,9 @@ def compare_credit(paths: Sequence[Path], metric: str = SURFACED, seed: int = 0)
     rows = []
     for run, name in zip(runs, name_systems(runs), strict=True):
         about = {key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")}
-        rows.append(
-            {"run": run.name, "system": name, **about, **add_up(credit_queries(run, metric, seed))}
-        )
+        summed = add_up(credit_queries(run, metric, seed))
+        known = {"usage_known": run.usage_known}
+        rows.append({"run": run.name, "system": name, **about, **known, **summed})
     described = {key: (runs[0].config | runs[0].scores)[key] for key in scored_run.ABOUT}
     return {**described, "metric": metric, "kinds": KINDS, "runs": rows}
 
@@ -358,8 +358,10 @@ def lay_out_credit(result: JsonObject) -> list[TextBlock]:
         if run["error"]:
             parts.append(f"credits of over {EXACT} searches are estimated, to {run['error']:.4f}")
         blocks.append(tabulate("; ".join(parts), rows))
+        if not run["usage_known"]:
+            blocks.append("what it used is not known: its calls and prices say nothing")
         for seen in ("surfaced", "shown"):
-            if run[seen]:
+            if run[seen] and run["usage_known"]:
                 blocks.append(_say_cost(run["all"], run[seen], seen))
     blocks += [
         "",

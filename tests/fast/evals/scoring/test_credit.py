@@ -175,3 +175,9 @@ def test_the_cost_of_a_search_goes_to_the_next(tmp_path, capsys):
     assert run["all"]["idle_usd"] == pytest.approx(0.02)
     assert module.command(module.parser().parse_args([str(place)])) == 0
     assert "a relevant document that was shown: 5.0 calls" in capsys.readouterr().out
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"imported": {"usage": False}}))
+    assert module.command(module.parser().parse_args([str(place)])) == 0
+    out = capsys.readouterr().out
+    assert "what it used is not known" in out
+    assert "calls," not in out
